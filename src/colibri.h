@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Colibri: Mixture-of-Experts language models on boards with few resources.
+//
+// A model is loaded once and is immutable after that: any number of threads may call
+// colibri_infer on it at the same time. Nothing here prints or exits.
+#ifndef COLIBRI_H
+#define COLIBRI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What went wrong. The program `colibri` uses the same numbers as exit codes.
+enum colibri_code {
+    COLIBRI_OK = 0,
+    COLIBRI_ERROR_INTERNAL = 1,
+    COLIBRI_ERROR_USAGE = 2,     // an option or a combination of options that does not exist
+    COLIBRI_ERROR_FILE = 3,      // a file is missing or cannot be read
+    COLIBRI_ERROR_CONFIG = 4,    // config.json is not valid or does not fit model.bin
+    COLIBRI_ERROR_FORMAT = 5,    // model.bin is not a model that this version reads
+    COLIBRI_ERROR_TRUNCATED = 6, // model.bin is shorter or longer than its header says
+    COLIBRI_ERROR_CORRUPT = 7,   // a checksum does not match
+    COLIBRI_ERROR_ISA = 8,       // the CPU or the build lacks the kernels asked for
+    COLIBRI_ERROR_MEMORY = 9,    // memory cannot be allocated or locked
+    COLIBRI_ERROR_NUMERIC = 10,  // NaN or Inf where a result is expected
+    COLIBRI_ERROR_INPUT = 11,    // token ids or text that the model cannot take
+    COLIBRI_ERROR_STOPPED = 12,  // the callback asked to stop
+};
+
+typedef struct colibri_error {
+    int code;          // enum colibri_code
+    char message[500]; // one line: what happened, where, what to do next
+} colibri_error;
+
+typedef struct colibri_model colibri_model;
+
+typedef struct colibri_load_options {
+    const char *isa; // kernels to use, by name; NULL: the best that this CPU can run
+    bool verify;     // check the CRC of every item before returning, not only of small ones
+    bool lock;       // mlock the file: it stays in memory, or loading fails
+} colibri_load_options;
+
+// Maps `model` (model.bin) and reads `config` (config.json). With `config` NULL, `model` is a
+// directory that holds both. On success *out is to be given to colibri_free_model.
+// `options` may be NULL. Returns 0 or a colibri_code, with *error filled.
+int colibri_load_model(colibri_model **out, const char *model, const char *config,
+                       const colibri_load_options *options, colibri_error *error);
+void colibri_free_model(colibri_model *model); // NULL is fine
+
+// Facts about a loaded model.
+typedef struct colibri_info {
+    const char *architecture; // "mixtral", "llama"
+    const char *isa;          // kernels in use
+    int32_t vocab_size;
+    int32_t max_positions;
+    int32_t n_layers;
+    int32_t n_experts; // 0: dense
+    int32_t top_k;
+    int32_t bos_id; // -1: none
+    bool has_tokenizer;
+    bool quantised; // some section is stored as integers
+    uint64_t file_size; // bytes
+} colibri_info;
+void colibri_model_info(const colibri_model *model, colibri_info *info);
+
+typedef enum colibri_kv { COLIBRI_KV_AUTO, COLIBRI_KV_F32, COLIBRI_KV_F16 } colibri_kv;
+
+// One row of logits, handed to the callback. Valid during the call only.
+typedef struct colibri_step {
+    const float *logits; // (vocab_size)
+    int32_t vocab_size;
+    int32_t position; // of the token that was fed last, from 0
+    int32_t token;    // the token chosen from these logits, or -1: none is chosen here
+    bool eos;         // that token is an end-of-sequence, and ends the call
+    bool prompt;      // before the last token of the prompt (see every_logit)
+} colibri_step;
+
+// Called for each row of logits. Anything but 0 ends the call, which then returns
+// COLIBRI_ERROR_STOPPED.
+typedef int (*colibri_step_fn)(void *user, const colibri_step *step);
+
+typedef struct colibri_infer_options {
+    int32_t n_tokens;     // how many tokens to generate at most
+    bool ignore_eos;      // go on after an end-of-sequence token
+    bool every_logit;     // also report the logits of every prompt token (for perplexity)
+    bool feed_last;       // feed the last generated token too and report its logits
+    int32_t batch;        // prompt tokens per step; 0: 32
+    int32_t threads;      // 0: 1
+    colibri_kv kv;        // type of the key/value cache
+} colibri_infer_options;
+
+typedef struct colibri_stats {
+    int32_t prompt_tokens, generated_tokens;
+    double prefill_seconds, decode_seconds;
+    uint64_t kv_bytes; // address space of the key/value cache
+    colibri_kv kv;     // the type that AUTO stood for
+} colibri_stats;
+
+// Feeds tokens[n_tokens] (n >= 1), then generates greedily. `stats` may be NULL.
+int colibri_infer(const colibri_model *model, const colibri_infer_options *options,
+                  const int32_t *tokens, size_t n_tokens, colibri_step_fn on_step, void *user,
+                  colibri_stats *stats, colibri_error *error);
+
+// Text to ids, with the special tokens that the checkpoint's tokenizer adds (BOS). Special
+// tokens inside the text are recognised. *ids is malloc'ed, free it with free().
+int colibri_tokenize(const colibri_model *model, const char *text, size_t n_bytes, int32_t **ids,
+                     size_t *n_ids, colibri_error *error);
+
+// The bytes of ids[n_ids] as the checkpoint's decoder joins them, special tokens left out.
+// *text is malloc'ed and NUL-terminated; it may hold incomplete UTF-8 at the end.
+int colibri_detokenize(const colibri_model *model, const int32_t *ids, size_t n_ids, char **text,
+                       size_t *n_bytes, colibri_error *error);
+
+// The same, token by token: what push and end return, put together, is what colibri_detokenize
+// returns for all ids, and each part is whole characters. *text is valid until the next call on
+// the decoder; *n_bytes may be 0. The model must outlive the decoder.
+typedef struct colibri_decoder colibri_decoder;
+int colibri_decoder_create(colibri_decoder **out, const colibri_model *model, colibri_error *error);
+int colibri_decoder_push(colibri_decoder *decoder, int32_t id, const char **text, size_t *n_bytes,
+                         colibri_error *error);
+int colibri_decoder_end(colibri_decoder *decoder, const char **text, size_t *n_bytes,
+                        colibri_error *error);
+void colibri_decoder_free(colibri_decoder *decoder); // NULL is fine
+
+const char *colibri_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

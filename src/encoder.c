@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Text to ids, in the order of the reference: added tokens are cut out of the text; what lies
+// between (a segment) is normalised; added tokens of the normalised kind are cut out; what lies
+// between (a piece) is cut into words; each word is merged.
+#include "bpe.h"
+#include "pretokenizer.h"
+#include "unicode.h"
+
+#include <stdlib.h>
+
+enum { MAX_TEXT = 1 << 28 }; // bytes; three times as many, and the markers, fit into uint32_t
+
+struct encoder {
+    const struct clb_tokenizer *t;
+    struct clb_bpe bpe;
+    uint8_t *segment, *piece; // rewritten text
+    size_t segment_size, piece_size;
+};
+
+struct match {
+    uint32_t id, flags;
+    size_t start, end;
+};
+
+static const uint8_t *added_at(const struct clb_tokenizer *t, uint32_t index)
+{
+    return t->chunk[CLB_ADDED] + 16 * (size_t)index;
+}
+
+// The first entry of [low, high) whose pattern's byte at `depth` is at least `byte`; all begin
+// with the same `depth` bytes, and a pattern that ends there sorts first.
+static uint32_t lower_bound(const struct clb_tokenizer *t, uint32_t low, uint32_t high,
+                            uint32_t depth, int byte)
+{
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const uint8_t *added = added_at(t, middle);
+        const uint8_t *pattern = t->chunk[CLB_ADDED_BYTES] + clb_u32(added + 8);
+        if ((clb_u32(added + 12) > depth ? pattern[depth] : -1) < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// The longest of added[low, high) that p[n] begins with, or NULL
+static const uint8_t *longest_added(const struct clb_tokenizer *t, uint32_t low, uint32_t high,
+                                    const uint8_t *p, size_t n)
+{
+    const uint8_t *found = NULL;
+    for (uint32_t depth = 0; depth < n && low < high; depth++) {
+        low = lower_bound(t, low, high, depth, p[depth]);
+        high = lower_bound(t, low, high, depth, p[depth] + 1);
+        if (low < high && clb_u32(added_at(t, low) + 12) == depth + 1)
+            found = added_at(t, low);
+    }
+    return found;
+}
+
+static size_t previous_character(const uint8_t *p, size_t i)
+{
+    do
+        i--;
+    while (i && (p[i] & 0xC0) == 0x80);
+    return i;
+}
+
+static bool in_classes(const uint8_t *p, size_t i, size_t n, unsigned set)
+{
+    uint32_t cp;
+    return clb_utf8_next(p + i, n - i, &cp) > 0 && 1u << clb_unicode_class(cp) & set;
+}
+
+// The first added token of added[low, high) at or after *from, which moves on behind it. The
+// match may be wider than the token: it takes white space along. `after`: the end of the match
+// before it.
+static bool next_match(const struct clb_tokenizer *t, uint32_t low, uint32_t high, const uint8_t *p,
+                       size_t n, size_t *from, size_t after, struct match *m)
+{
+    const unsigned word = 1 << CLB_LETTER | 1 << CLB_MARK | 1 << CLB_NUMBER;
+    const unsigned space = 1 << CLB_SPACE;
+    for (size_t i = *from; low < high && i < n;) {
+        const uint8_t *added = longest_added(t, low, high, p + i, n - i);
+        if (!added) {
+            i++;
+            continue;
+        }
+        size_t start = i, end = i + clb_u32(added + 12);
+        uint32_t flags = clb_u32(added + 4);
+        i = end;
+        if (flags & CLB_ADDED_SINGLE_WORD &&
+            ((start && in_classes(p, previous_character(p, start), n, word)) ||
+             in_classes(p, end, n, word)))
+            continue;
+        if (flags & CLB_ADDED_LSTRIP) {
+            while (start && in_classes(p, previous_character(p, start), n, space))
+                start = previous_character(p, start);
+            start = start > after ? start : after;
+        }
+        if (flags & CLB_ADDED_RSTRIP)
+            while (in_classes(p, end, n, space))
+                end += (size_t)clb_utf8_next(p + end, n - end, &(uint32_t){0});
+        *from = i;
+        *m = (struct match){clb_u32(added), flags, start, end};
+        return true;
+    }
+    return false;
+}
+
+static int word(void *user, const uint8_t *p, size_t n)
+{
+    struct encoder *e = user;
+    return clb_bpe_word(&e->bpe, p, n) ? COLIBRI_OK : COLIBRI_ERROR_MEMORY;
+}
+
+// Copies p[n] behind `lead`, with markers for spaces if `mark`. NULL: no memory
+static uint8_t *rewrite(uint8_t **buffer, size_t *size, const char *lead, const uint8_t *p,
+                        size_t *n, bool mark)
+{
+    uint8_t *out = clb_reserve(*buffer, size, 3 * *n + CLB_MARKER_SIZE, 1);
+    if (!out)
+        return NULL;
+    *buffer = out;
+    for (; *lead; lead++)
+        *out++ = (uint8_t)*lead;
+    for (size_t i = 0; i < *n; i++) {
+        if (mark && p[i] == ' ') {
+            memcpy(out, CLB_MARKER, CLB_MARKER_SIZE);
+            out += CLB_MARKER_SIZE;
+        } else {
+            *out++ = p[i];
+        }
+    }
+    *n = (size_t)(out - *buffer);
+    return *buffer;
+}
+
+// `first`: the piece stands at the start of the text
+static int encode_piece(struct encoder *e, const uint8_t *p, size_t n, bool first)
+{
+    const struct clb_tokenizer *t = e->t;
+    const char *lead = "";
+    bool mark = t->flags & CLB_MARK_PIECES;
+    if (t->lead == CLB_LEAD_SPACE && p[0] != ' ')
+        lead = " ";
+    else if ((t->lead == CLB_LEAD_MARKER || (t->lead == CLB_LEAD_FIRST && first)) &&
+             !(mark && p[0] == ' ') &&
+             !(n >= CLB_MARKER_SIZE && memcmp(p, CLB_MARKER, CLB_MARKER_SIZE) == 0))
+        lead = CLB_MARKER;
+    if (mark || *lead) {
+        p = rewrite(&e->piece, &e->piece_size, lead, p, &n, mark);
+        if (!p)
+            return COLIBRI_ERROR_MEMORY;
+    }
+    return clb_pretokenize(t->chunk[CLB_STEPS], t->n_steps, p, n, word, e);
+}
+
+// Cuts added tokens out of p[n], raw ones first; then the normalised ones out of what is left.
+static int encode_text(struct encoder *e, const uint8_t *p, size_t n, bool first, bool raw)
+{
+    const struct clb_tokenizer *t = e->t;
+    uint32_t low = raw ? 0 : t->n_added_raw, high = raw ? t->n_added_raw : t->n_added;
+    struct match m = {0};
+    int rc = COLIBRI_OK;
+    for (size_t from = 0, start = 0; rc == COLIBRI_OK;) {
+        bool found = next_match(t, low, high, p, n, &from, start, &m);
+        size_t end = found ? m.start : n;
+        if (start < end && !raw) {
+            rc = encode_piece(e, p + start, end - start, first && !start);
+        } else if (start < end) {
+            const uint8_t *segment = p + start;
+            size_t size = end - start;
+            if (t->flags & (CLB_MARK_SPACES | CLB_PREPEND))
+                segment =
+                    rewrite(&e->segment, &e->segment_size, t->flags & CLB_PREPEND ? CLB_MARKER : "",
+                            segment, &size, t->flags & CLB_MARK_SPACES);
+            rc = segment ? encode_text(e, segment, size, first && !start, false)
+                         : COLIBRI_ERROR_MEMORY;
+        }
+        if (!found)
+            break;
+        if (rc == COLIBRI_OK && !clb_bpe_add(&e->bpe, m.id))
+            rc = COLIBRI_ERROR_MEMORY;
+        start = m.end;
+    }
+    return rc;
+}
+
+static bool add_around(struct encoder *e, enum clb_chunk chunk)
+{
+    for (uint32_t i = 0; i < e->t->size[chunk] / 4; i++)
+        if (!clb_bpe_add(&e->bpe, clb_u32(e->t->chunk[chunk] + 4 * i)))
+            return false;
+    return true;
+}
+
+int clb_tokenizer_encode(const struct clb_tokenizer *t, const char *text, size_t n, int32_t **ids,
+                         size_t *n_ids, colibri_error *error)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    if (n > MAX_TEXT)
+        return clb_error(error, COLIBRI_ERROR_INPUT,
+                         "the text has %llu bytes, at most %d can be tokenized at once; split it",
+                         (unsigned long long)n, MAX_TEXT);
+    size_t valid = clb_utf8_valid(p, n);
+    if (valid < n)
+        return clb_error(error, COLIBRI_ERROR_INPUT,
+                         "the text is not UTF-8 at byte %llu (0x%02X); convert it to UTF-8",
+                         (unsigned long long)valid, p[valid]);
+    struct encoder e = {.t = t, .bpe.t = t};
+    int rc = COLIBRI_ERROR_MEMORY;
+    if (clb_bpe_add(&e.bpe, 0)) { // so that ids is no NULL when there are none
+        e.bpe.n_ids = 0;
+        if (add_around(&e, CLB_PREFIX_IDS))
+            rc = encode_text(&e, p, n, true, true);
+        if (rc == COLIBRI_OK && !add_around(&e, CLB_SUFFIX_IDS))
+            rc = COLIBRI_ERROR_MEMORY;
+    }
+    free(e.segment);
+    free(e.piece);
+    if (rc != COLIBRI_OK)
+        clb_error(error, rc, "no memory to tokenize %llu bytes; use a shorter text",
+                  (unsigned long long)n);
+    for (size_t i = 0; rc == COLIBRI_OK && i < e.bpe.n_ids; i++)
+        if ((uint32_t)e.bpe.ids[i] >= t->vocab_size)
+            rc = clb_error(error, COLIBRI_ERROR_INPUT,
+                           "the text holds the token %ld, but the model knows only %lu; remove it",
+                           (long)e.bpe.ids[i], (unsigned long)t->vocab_size);
+    if (rc == COLIBRI_OK) {
+        *ids = e.bpe.ids;
+        *n_ids = e.bpe.n_ids;
+        e.bpe.ids = NULL;
+    }
+    clb_bpe_free(&e.bpe);
+    return rc;
+}

@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "format.h"
+
+#include "crc32.h"
+#include "layout.h"
+#include "log.h"
+
+#include <stdlib.h>
+
+// The structs on disk; read field by field, so that byte order and alignment do not matter.
+enum {
+    HEADER_BYTES = 128,
+    SECTION_BYTES = 128,
+    MAX_SECTIONS = 256,
+    SECTION_ALIGN = 65536,
+    TILE_ITEM_ALIGN = 4096,
+    ROW_ITEM_ALIGN = 64,
+};
+
+static const char magic[16] = "COLIBRIv1";
+
+const char *const clb_dtype_names[CLB_N_DTYPES] = {"f32", "f16",   "bf16", "q8",
+                                                   "q4",  "mxfp4", "u8"};
+
+static int damaged(const char *path, const char *what, colibri_error *error)
+{
+    return clb_error(error, COLIBRI_ERROR_CORRUPT,
+                     "%s: %s does not match its checksum: the file is damaged, copy or convert it "
+                     "again",
+                     path, what);
+}
+
+static int check_header(struct clb_format *f, const char *path, colibri_error *error)
+{
+    const uint8_t *h = f->map.data;
+    if (f->map.size < HEADER_BYTES)
+        return clb_error(error, COLIBRI_ERROR_TRUNCATED,
+                         "%s has %zu bytes, less than a header: copy or convert it again", path,
+                         f->map.size);
+    if (memcmp(h, magic, sizeof magic))
+        return clb_error(error, COLIBRI_ERROR_FORMAT,
+                         "%s is no Colibri model: it does not start with COLIBRIv1; make one with "
+                         "colibri-deploy convert",
+                         path);
+    if (clb_u32(h + 16) > 1)
+        return clb_error(error, COLIBRI_ERROR_FORMAT,
+                         "%s has format version %u, this Colibri reads 1: a newer one is needed",
+                         path, clb_u32(h + 16));
+    if (clb_crc32(h, HEADER_BYTES - 4) != clb_u32(h + 124))
+        return damaged(path, "the header", error);
+    if (clb_u32(h + 16) != 1 || clb_u32(h + 20) != 0x01020304)
+        return clb_error(error, COLIBRI_ERROR_FORMAT, "%s: version or byte order is not valid",
+                         path);
+    uint64_t file_size = clb_u64(h + 32);
+    if (file_size != f->map.size)
+        return clb_error(error, COLIBRI_ERROR_TRUNCATED,
+                         "%s has %zu bytes, its header says %llu: copy it again", path, f->map.size,
+                         (unsigned long long)file_size);
+    f->n_sections = clb_u32(h + 24);
+    f->n_items = clb_u32(h + 28);
+    uint64_t crcs = HEADER_BYTES + (uint64_t)f->n_sections * SECTION_BYTES;
+    if (!f->n_sections || f->n_sections > MAX_SECTIONS || clb_u64(h + 40) != HEADER_BYTES ||
+        clb_u64(h + 48) != crcs || crcs + 4 * (uint64_t)f->n_items > file_size)
+        return clb_error(error, COLIBRI_ERROR_FORMAT, "%s: the tables do not fit into the file",
+                         path);
+    f->crcs = h + crcs;
+    if (clb_crc32(h + HEADER_BYTES, (size_t)f->n_sections * SECTION_BYTES) != clb_u32(h + 56))
+        return damaged(path, "the section table", error);
+    if (clb_crc32(f->crcs, 4 * (size_t)f->n_items) != clb_u32(h + 60))
+        return damaged(path, "the CRC table", error);
+    return 0;
+}
+
+// What dtype, layout and shape imply; 0 if they do not go together or overflow.
+static uint64_t item_size(const struct clb_section *s)
+{
+    static const uint8_t value_bytes[CLB_N_DTYPES] = {[CLB_F32] = 4, [CLB_F16] = 2, [CLB_BF16] = 2,
+                                                      [CLB_U8] = 1};
+    uint64_t rows = s->rows, cols = s->cols, size;
+    if (s->layout == CLB_TILES) {
+        rows = clb_round_up(rows, CLB_TILE_ROWS);
+        cols = clb_round_up(cols, CLB_TILE_COLS);
+        if (s->dtype == CLB_Q8)
+            return clb_mul(rows / CLB_TILE_ROWS, cols / CLB_TILE_COLS * CLB_Q8_PAIR_BYTES, &size)
+                       ? size
+                       : 0;
+        if (s->dtype == CLB_U8)
+            return 0;
+    }
+    if (!clb_mul(rows, cols, &size) || !clb_mul(size, value_bytes[s->dtype], &size))
+        return 0;
+    return size;
+}
+
+static int parse_section(const struct clb_format *f, const uint8_t *p, struct clb_section *s)
+{
+    memcpy(s->name, p, sizeof s->name);
+    if (!s->name[0] || s->name[sizeof s->name - 1])
+        return 1;
+    uint32_t dtype = clb_u32(p + 32), layout = clb_u32(p + 36);
+    if (dtype >= CLB_N_DTYPES || layout > CLB_TILES)
+        return 1;
+    s->dtype = (enum clb_dtype)dtype;
+    s->layout = (enum clb_layout)layout;
+    s->n_layers = clb_u32(p + 40);
+    s->n_experts = clb_u32(p + 44);
+    s->rows = clb_u32(p + 48);
+    s->cols = clb_u32(p + 52);
+    s->offset = clb_u64(p + 56);
+    s->layer_stride = clb_u64(p + 64);
+    s->expert_stride = clb_u64(p + 72);
+    s->item_size = clb_u64(p + 80);
+    s->first_crc = clb_u32(p + 88);
+    uint64_t align = s->layout == CLB_TILES ? TILE_ITEM_ALIGN : ROW_ITEM_ALIGN;
+    if (!s->n_layers || !s->n_experts || !s->rows || !s->cols || s->rows > INT32_MAX / 2 ||
+        s->cols > INT32_MAX / 2 || s->offset % align || s->layer_stride % align ||
+        s->expert_stride % align || !s->item_size || s->item_size != item_size(s))
+        return 1;
+    uint64_t layers, experts, end;
+    return !clb_mul(s->n_layers - 1, s->layer_stride, &layers) ||
+           !clb_mul(s->n_experts - 1, s->expert_stride, &experts) ||
+           !clb_add(layers, experts, &end) || !clb_add(end, s->offset, &end) ||
+           !clb_add(end, s->item_size, &end) || end > f->map.size;
+}
+
+struct extent {
+    uint64_t start, end;
+};
+
+static int by_start(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+    return (x->start > y->start) - (x->start < y->start);
+}
+
+// Items are disjoint, and behind the tables.
+static int check_overlap(const struct clb_format *f, const char *path, colibri_error *error)
+{
+    struct extent *extents = malloc((size_t)f->n_items * sizeof *extents);
+    if (!extents)
+        return clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the table of %u items",
+                         f->n_items);
+    size_t n = 0;
+    for (uint32_t i = 0; i < f->n_sections; i++) {
+        const struct clb_section *s = &f->sections[i];
+        for (uint32_t l = 0; l < s->n_layers; l++)
+            for (uint32_t e = 0; e < s->n_experts; e++) {
+                uint64_t start = (uint64_t)(clb_item(f, s, l, e) - f->map.data);
+                extents[n++] = (struct extent){start, start + s->item_size};
+            }
+    }
+    qsort(extents, n, sizeof *extents, by_start);
+    uint64_t end = (uint64_t)(f->crcs - f->map.data) + 4 * (uint64_t)f->n_items;
+    bool overlap = false;
+    for (size_t i = 0; i < n; i++) {
+        overlap |= extents[i].start < end;
+        end = extents[i].end;
+    }
+    free(extents);
+    return overlap ? clb_error(error, COLIBRI_ERROR_FORMAT, "%s: two items overlap", path) : 0;
+}
+
+static int read_sections(struct clb_format *f, const char *path, colibri_error *error)
+{
+    f->sections = calloc(f->n_sections, sizeof *f->sections);
+    if (!f->sections)
+        return clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for %u sections", f->n_sections);
+    uint64_t items = 0;
+    for (uint32_t i = 0; i < f->n_sections; i++) {
+        struct clb_section *s = &f->sections[i];
+        if (parse_section(f, f->map.data + HEADER_BYTES + (size_t)i * SECTION_BYTES, s))
+            return clb_error(error, COLIBRI_ERROR_FORMAT,
+                             "%s: entry %u of the section table (%.31s) is not valid", path, i,
+                             s->name);
+        if (clb_format_find(f, s->name) != s)
+            return clb_error(error, COLIBRI_ERROR_FORMAT, "%s: two sections are named %s", path,
+                             s->name);
+        if (s->first_crc != items)
+            return clb_error(error, COLIBRI_ERROR_FORMAT,
+                             "%s: the checksums of section %s are not where they belong", path,
+                             s->name);
+        items += (uint64_t)s->n_layers * s->n_experts;
+        if (items > f->n_items)
+            break;
+        CLB_LOG("section: %s %s %ux%u, %ux%u, at %llu, %llu bytes each", s->name,
+                clb_dtype_names[s->dtype], s->n_layers, s->n_experts, s->rows, s->cols,
+                (unsigned long long)s->offset, (unsigned long long)s->item_size);
+    }
+    if (items != f->n_items)
+        return clb_error(error, COLIBRI_ERROR_FORMAT,
+                         "%s: the section table counts more or fewer items than the header", path);
+    return check_overlap(f, path, error);
+}
+
+int clb_format_open(struct clb_format *f, const char *path, bool lock, colibri_error *error)
+{
+    memset(f, 0, sizeof *f);
+    int rc = clb_map_open(&f->map, path, lock, error);
+    if (!rc)
+        rc = check_header(f, path, error);
+    if (!rc)
+        rc = read_sections(f, path, error);
+    if (rc)
+        clb_format_close(f);
+    return rc;
+}
+
+void clb_format_close(struct clb_format *f)
+{
+    clb_map_close(&f->map);
+    free(f->sections);
+    f->sections = NULL;
+}
+
+const struct clb_section *clb_format_find(const struct clb_format *f, const char *name)
+{
+    for (uint32_t i = 0; i < f->n_sections; i++)
+        if (!strcmp(f->sections[i].name, name))
+            return &f->sections[i];
+    return NULL;
+}
+
+int clb_format_verify(const struct clb_format *f, const struct clb_section *s, const char *path,
+                      colibri_error *error)
+{
+    for (uint32_t l = 0; l < s->n_layers; l++)
+        for (uint32_t e = 0; e < s->n_experts; e++) {
+            const uint8_t *crc = f->crcs + 4 * ((size_t)s->first_crc + l * s->n_experts + e);
+            if (clb_crc32(clb_item(f, s, l, e), (size_t)s->item_size) != clb_u32(crc))
+                return clb_error(error, COLIBRI_ERROR_CORRUPT,
+                                 "%s: section %s, layer %u, expert %u does not match its "
+                                 "checksum: the file is damaged, copy or convert it again",
+                                 path, s->name, l, e);
+        }
+    return 0;
+}

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// model.bin: the header, the sections and their checksums (docs/FORMAT.md). Every number of the
+// file is checked here, once; the rest of the engine trusts struct clb_section.
+#ifndef CLB_FORMAT_H
+#define CLB_FORMAT_H
+
+#include "file.h"
+
+enum clb_dtype {
+    CLB_F32,
+    CLB_F16,
+    CLB_BF16,
+    CLB_Q8,
+    CLB_Q4,    // reserved
+    CLB_MXFP4, // reserved
+    CLB_U8,
+    CLB_N_DTYPES
+};
+enum clb_layout { CLB_ROWS, CLB_TILES };
+
+extern const char *const clb_dtype_names[CLB_N_DTYPES];
+
+struct clb_section {
+    char name[32];
+    enum clb_dtype dtype;
+    enum clb_layout layout;
+    uint32_t n_layers, n_experts, rows, cols; // rows and cols without padding
+    uint64_t offset, layer_stride, expert_stride, item_size; // bytes
+    uint32_t first_crc;
+};
+
+struct clb_format {
+    struct clb_map map;
+    struct clb_section *sections; // (n_sections)
+    uint32_t n_sections, n_items;
+    const uint8_t *crcs; // (n_items) little-endian u32
+};
+
+// Opens and checks header, section table and CRC table; items are not read.
+int clb_format_open(struct clb_format *f, const char *path, bool lock, colibri_error *error);
+void clb_format_close(struct clb_format *f); // a half-opened or zeroed one is fine
+
+const struct clb_section *clb_format_find(const struct clb_format *f, const char *name);
+
+static inline const uint8_t *clb_item(const struct clb_format *f, const struct clb_section *s,
+                                      uint32_t layer, uint32_t expert)
+{
+    return f->map.data + s->offset + layer * s->layer_stride + expert * s->expert_stride;
+}
+
+// Checks the CRC of each item of one section.
+int clb_format_verify(const struct clb_format *f, const struct clb_section *s, const char *path,
+                      colibri_error *error);
+
+#endif

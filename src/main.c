@@ -1,0 +1,314 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The program `colibri`: one call from the command line.
+#include "cpu.h"
+#include "file.h"
+#include "log.h"
+#include "nll.h"
+#include "options.h"
+#include "sha256.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { DEFAULT_TOKENS = 32, MAX_PROMPT_BYTES = 64 << 20 };
+
+static int print_version(void)
+{
+    struct clb_kernels chosen;
+    colibri_error error;
+    int rc = clb_cpu_choose(&chosen, NULL, &error);
+    if (rc)
+        return rc;
+    printf("colibri %s (%s)\nisa inside:", colibri_version(), CLB_ARCH);
+    for (const struct clb_level *l = clb_levels; l->name; l++)
+        printf(" %s", l->name);
+    printf("\nisa usable:");
+    for (const struct clb_level *l = clb_levels; l->name; l++)
+        if (clb_cpu_can(l))
+            printf(" %s", l->name);
+    printf("\nisa chosen: %s\ncpu features:", chosen.level);
+    for (const struct clb_level *l = clb_levels; l->name; l++)
+        for (const struct clb_feature *f = l->needs; f->name; f++)
+            printf(" %s%s", clb_cpu_has(f) ? "" : "no-", f->name);
+    printf("\n");
+    return 0;
+}
+
+static int print_sha256(const char *path, colibri_error *error)
+{
+    static unsigned char buffer[64 << 10];
+    struct clb_sha256 s;
+    char hex[65];
+    FILE *f = fopen(path, "rb");
+    clb_sha256_init(&s);
+    size_t n = 0;
+    while (f && (n = fread(buffer, 1, sizeof buffer, f)) > 0)
+        clb_sha256_add(&s, buffer, n);
+    if (!f || ferror(f)) {
+        int saved = errno;
+        if (f)
+            fclose(f);
+        return clb_error(error, COLIBRI_ERROR_FILE, "%s cannot be read: %s", path, strerror(saved));
+    }
+    fclose(f);
+    clb_sha256_hex(&s, hex);
+    printf("%s  %s\n", hex, path);
+    return 0;
+}
+
+// "1,2,3", with commas or blanks between.
+static int parse_ids(const char *text, int32_t **ids, size_t *n, colibri_error *error)
+{
+    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids);
+    *n = 0;
+    if (!*ids)
+        return clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the token ids");
+    for (const char *p = text; *p;) {
+        char *end;
+        long value = strtol(p, &end, 10);
+        if (end == p || value < 0 || value > INT32_MAX || !strchr(", \t\n", *end))
+            return clb_error(error, COLIBRI_ERROR_INPUT,
+                             "--tokens: \"%.20s\" is no list of token ids like 1,2,3", p);
+        (*ids)[(*n)++] = (int32_t)value;
+        p = end + strspn(end, ", \t\n");
+    }
+    return 0;
+}
+
+static int read_prompt(const struct clb_options *o, const colibri_model *model, int32_t **ids,
+                       size_t *n, colibri_error *error)
+{
+    if (o->tokens)
+        return parse_ids(o->tokens, ids, n, error);
+    if (o->prompt)
+        return colibri_tokenize(model, o->prompt, strlen(o->prompt), ids, n, error);
+    char *text;
+    size_t size;
+    int rc = clb_file_read(o->prompt_file, MAX_PROMPT_BYTES, &text, &size, error);
+    if (rc)
+        return rc;
+    rc = colibri_tokenize(model, text, size, ids, n, error);
+    free(text);
+    return rc;
+}
+
+// What the callback gathers.
+struct output {
+    const struct clb_options *options;
+    const int32_t *prompt;
+    colibri_decoder *decoder; // NULL unless text is streamed
+    struct clb_sha256 hash;
+    int32_t *ids; // generated
+    size_t n_ids;
+    double nll;
+    colibri_error *error; // what went wrong in the callback
+};
+
+static int write_text(struct output *out, const char *text, size_t n)
+{
+    if (fwrite(text, 1, n, stdout) == n && !fflush(stdout))
+        return 0;
+    return clb_error(out->error, COLIBRI_ERROR_FILE, "the text cannot be written: %s",
+                     strerror(errno));
+}
+
+static int on_step(void *user, const colibri_step *step)
+{
+    struct output *out = user;
+    const struct clb_options *o = out->options;
+    if (o->nll && step->prompt)
+        out->nll += clb_nll(step->logits, step->vocab_size, out->prompt[step->position + 1]);
+    if (step->prompt)
+        return 0;
+    if (o->logits_hash) // little-endian, as all boards here are
+        clb_sha256_add(&out->hash, step->logits, (size_t)step->vocab_size * sizeof *step->logits);
+    if (o->logits)
+        for (int32_t i = 0; i < step->vocab_size; i++)
+            printf("%.9g\n", (double)step->logits[i]);
+    if (step->token < 0 || step->eos)
+        return 0;
+    out->ids[out->n_ids++] = step->token;
+    const char *text;
+    size_t n;
+    if (!out->decoder)
+        return 0;
+    int rc = colibri_decoder_push(out->decoder, step->token, &text, &n, out->error);
+    return rc ? rc : write_text(out, text, n);
+}
+
+static void print_ids(const char *separator, const int32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        printf("%s%d", i ? separator : "", ids[i]);
+}
+
+static void print_json_string(const char *s, size_t n)
+{
+    putchar('"');
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if (c == '"' || c == '\\')
+            printf("\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            printf("\\u%04x", c);
+        else
+            putchar(c);
+    }
+    putchar('"');
+}
+
+static int print_json(const struct output *out, const colibri_model *model, const int32_t *prompt,
+                      size_t n_prompt, const colibri_stats *stats, const char *hash, int threads)
+{
+    colibri_info info;
+    colibri_model_info(model, &info);
+    printf("{\"version\": \"%s\", \"architecture\": \"%s\", \"isa\": \"%s\", \"threads\": %d, "
+           "\"kv\": \"%s\", \"prompt_ids\": [",
+           colibri_version(), info.architecture, info.isa, threads,
+           stats->kv == COLIBRI_KV_F16 ? "f16" : "f32");
+    print_ids(", ", prompt, n_prompt);
+    printf("], \"ids\": [");
+    print_ids(", ", out->ids, out->n_ids);
+    printf("], ");
+    if (info.has_tokenizer) {
+        char *text;
+        size_t n;
+        int rc = colibri_detokenize(model, out->ids, out->n_ids, &text, &n, out->error);
+        if (rc)
+            return rc;
+        printf("\"text\": ");
+        print_json_string(text, n);
+        printf(", ");
+        free(text);
+    }
+    if (hash)
+        printf("\"logits_hash\": \"clb1:%s\", ", hash);
+    printf("\"prefill_seconds\": %.6f, \"decode_seconds\": %.6f}\n", stats->prefill_seconds,
+           stats->decode_seconds);
+    return 0;
+}
+
+static int print_result(struct output *out, const colibri_model *model, size_t n_prompt,
+                        const colibri_stats *stats, int threads)
+{
+    const struct clb_options *o = out->options;
+    char hex[65];
+    const char *text;
+    size_t n;
+    int rc = 0;
+    if (o->logits_hash)
+        clb_sha256_hex(&out->hash, hex);
+    if (o->nll) {
+        printf("%.9g\n", n_prompt > 1 ? out->nll / (double)(n_prompt - 1) : 0.0);
+    } else if (o->format == CLB_JSON) {
+        return print_json(out, model, out->prompt, n_prompt, stats, o->logits_hash ? hex : NULL,
+                          threads);
+    } else if (out->decoder) {
+        rc = colibri_decoder_end(out->decoder, &text, &n, out->error);
+        if (!rc)
+            rc = write_text(out, text, n);
+        puts("");
+    } else if (o->format == CLB_IDS) {
+        print_ids(",", out->ids, out->n_ids);
+        puts("");
+    }
+    if (!rc && o->logits_hash)
+        printf("logits_hash: clb1:%s kv:%s\n", hex, stats->kv == COLIBRI_KV_F16 ? "f16" : "f32");
+    return rc;
+}
+
+static int generate(const struct clb_options *o, const colibri_model *model, const int32_t *prompt,
+                    size_t n_prompt, colibri_error *error)
+{
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    colibri_infer_options infer = {
+        .n_tokens = (int32_t)(o->logits || o->nll ? 0
+                              : o->num_tokens < 0 ? DEFAULT_TOKENS
+                                                  : o->num_tokens),
+        .ignore_eos = o->ignore_eos,
+        .every_logit = o->nll,
+        .feed_last = o->logits_hash,
+        .batch = (int32_t)o->batch,
+        .threads = (int32_t)(o->threads ? o->threads : cpus < 1 ? 1 : cpus),
+        .kv = o->kv,
+    };
+    colibri_error in_callback = {0};
+    struct output out = {.options = o, .prompt = prompt, .error = &in_callback};
+    clb_sha256_init(&out.hash);
+    out.ids = malloc(((size_t)infer.n_tokens + 1) * sizeof *out.ids);
+    int rc = out.ids ? 0 : clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the token ids");
+    if (!rc && o->format == CLB_TEXT && !o->logits && !o->nll)
+        rc = colibri_decoder_create(&out.decoder, model, error);
+    colibri_stats stats;
+    if (!rc)
+        rc = colibri_infer(model, &infer, prompt, n_prompt, on_step, &out, &stats, error);
+    if (!rc)
+        rc = print_result(&out, model, n_prompt, &stats, infer.threads);
+    if (in_callback.code) {
+        *error = in_callback;
+        rc = in_callback.code;
+    }
+    colibri_decoder_free(out.decoder);
+    free(out.ids);
+    return rc;
+}
+
+static int run(const struct clb_options *o, colibri_error *error)
+{
+    colibri_load_options load = {.isa = o->isa, .verify = o->verify, .lock = o->use_mlock};
+    colibri_model *model;
+    int32_t *prompt = NULL;
+    size_t n_prompt = 0;
+    int rc = colibri_load_model(&model, o->model, o->config, &load, error);
+    if (rc)
+        return rc;
+    if (!o->prompt && !o->prompt_file && !o->tokens) { // --verify alone
+        puts("verified: every checksum of the model matches");
+    } else {
+        rc = read_prompt(o, model, &prompt, &n_prompt, error);
+        if (!rc && o->tokenize) {
+            print_ids(",", prompt, n_prompt);
+            puts("");
+        } else if (!rc) {
+            rc = generate(o, model, prompt, n_prompt, error);
+        }
+    }
+    free(prompt);
+    colibri_free_model(model);
+    return rc;
+}
+
+#if CLB_DEBUG
+static void log_to_stderr(const char *line)
+{
+    fprintf(stderr, "%s\n", line);
+}
+#endif
+
+int main(int argc, char **argv)
+{
+    struct clb_options options;
+    colibri_error error = {0};
+#if CLB_DEBUG
+    clb_log_sink = log_to_stderr;
+#endif
+    int rc = clb_options_parse(&options, argc, argv, &error);
+    if (!rc && options.help)
+        clb_options_help();
+    else if (!rc && options.version)
+        rc = print_version();
+    else if (!rc && options.sha256)
+        rc = print_sha256(options.sha256, &error);
+    else if (!rc)
+        rc = run(&options, &error);
+    if (!rc && (fflush(stdout) || ferror(stdout)))
+        rc = clb_error(&error, COLIBRI_ERROR_FILE, "the output cannot be written: %s",
+                       strerror(errno));
+    if (rc)
+        fprintf(stderr, "colibri: error: %s\n", error.message);
+    return rc;
+}

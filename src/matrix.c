@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "matrix.h"
+
+#include "layout.h"
+
+void clb_matrix_init(struct clb_matrix *m, const struct clb_format *f, const struct clb_section *s)
+{
+    *m = (struct clb_matrix){
+        .data = clb_item(f, s, 0, 0),
+        .layer_stride = s->layer_stride,
+        .expert_stride = s->expert_stride,
+        .dtype = s->dtype,
+        .layout = s->layout,
+        .rows = (int)s->rows,
+        .cols = (int)s->cols,
+        .n_tiles = (int)((s->rows + CLB_TILE_ROWS - 1) / CLB_TILE_ROWS),
+    };
+    if (s->layout == CLB_TILES)
+        m->tile_bytes = (size_t)s->item_size / (size_t)m->n_tiles;
+}
+
+void clb_matrix_mm(const struct clb_kernels *k, const struct clb_matrix *m, const uint8_t *item,
+                   int tile, int n_tiles, const struct clb_acts *x, size_t first, int n, float *y,
+                   size_t y_stride)
+{
+    const uint8_t *w = item + (size_t)tile * m->tile_bytes;
+    const float *f32 = x->f32 + first * x->stride;
+    switch (m->dtype) {
+    case CLB_F32:
+        k->f32_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, f32, x->stride, m->cols, n);
+        break;
+    case CLB_F16:
+        k->f16_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, f32, x->stride, m->cols, n);
+        break;
+    case CLB_BF16:
+        k->bf16_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, f32, x->stride, m->cols, n);
+        break;
+    case CLB_Q8:
+        k->q8_q8_mm(y, y_stride, w, m->tile_bytes, n_tiles, x->q8 + first * x->stride, x->stride,
+                    x->scale + first * (x->stride / CLB_BLOCK),
+                    (m->cols + CLB_TILE_COLS - 1) / CLB_TILE_COLS, n);
+        break;
+    default: // clb_model_load lets no other type through
+        assert(false);
+    }
+}
+
+// The value in row `row` (of 16) and column `col` of a tile or of a matrix with one row.
+static float value(const struct clb_matrix *m, const uint8_t *p, int rows, int row, int col)
+{
+    size_t i = (size_t)col * (size_t)rows + (size_t)row;
+    if (m->dtype == CLB_F32)
+        return clb_from_bits(clb_u32(p + 4 * i));
+    if (m->dtype == CLB_F16)
+        return clb_f16_to_f32(clb_u16(p + 2 * i));
+    if (m->dtype == CLB_BF16)
+        return clb_bf16_to_f32(clb_u16(p + 2 * i));
+    const uint8_t *pair = p + (size_t)(col / CLB_TILE_COLS) * CLB_Q8_PAIR_BYTES;
+    int half = col % CLB_TILE_COLS / CLB_BLOCK, c = col % CLB_BLOCK;
+    float scale = clb_f16_to_f32(clb_u16(pair + half * CLB_LINE_BYTES / 2 + 2 * row));
+    const uint8_t *q = pair + CLB_LINE_BYTES + half * CLB_Q8_BLOCK_BYTES;
+    return (float)(int8_t)q[c / 4 * CLB_LINE_BYTES + 4 * row + c % 4] * scale;
+}
+
+void clb_matrix_row(const struct clb_matrix *m, const uint8_t *item, int row, float *out)
+{
+    if (m->layout == CLB_ROWS) {
+        size_t row_bytes = (size_t)m->cols * (m->dtype == CLB_F32 ? 4 : 2);
+        for (int c = 0; c < m->cols; c++)
+            out[c] = value(m, item + (size_t)row * row_bytes, 1, 0, c);
+        return;
+    }
+    const uint8_t *tile = item + (size_t)(row / CLB_TILE_ROWS) * m->tile_bytes;
+    for (int c = 0; c < m->cols; c++)
+        out[c] = value(m, tile, CLB_TILE_ROWS, row % CLB_TILE_ROWS, c);
+}

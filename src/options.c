@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum kind { FLAG, TEXT, NUMBER };
+
+static const struct option {
+    const char *name, *value; // value: what it stands for in the help
+    enum kind kind;
+    size_t offset;
+    const char *help;
+} options[] = {
+#define AT(field) offsetof(struct clb_options, field)
+    {"model", "PATH", TEXT, AT(model), "model.bin, or a directory with model.bin and config.json"},
+    {"config", "FILE", TEXT, AT(config), "config.json, if --model is a file"},
+    {"prompt", "TEXT", TEXT, AT(prompt), "the prompt"},
+    {"prompt_file", "FILE", TEXT, AT(prompt_file), "a file with the prompt, taken byte for byte"},
+    {"tokens", "IDS", TEXT, AT(tokens), "the prompt as token ids: 1,2,3"},
+    {"num_tokens", "N", NUMBER, AT(num_tokens), "tokens to generate at most (default 32)"},
+    {"ignore_eos", 0, FLAG, AT(ignore_eos), "go on after an end-of-sequence token"},
+    {"format", "KIND", TEXT, AT(format_name), "text (default), ids or json"},
+    {"tokenize", 0, FLAG, AT(tokenize), "print the token ids of the prompt and stop"},
+    {"logits", 0, FLAG, AT(logits), "print the logits after the prompt, one a line, and stop"},
+    {"nll", 0, FLAG, AT(nll), "print the mean negative log likelihood of the prompt and stop"},
+    {"logits_hash", 0, FLAG, AT(logits_hash), "print the hash of all logits at the end"},
+    {"kv", "TYPE", TEXT, AT(kv_name), "key/value cache: f32, f16 (default: f16 for q8 weights)"},
+    {"batch", "N", NUMBER, AT(batch), "prompt tokens per step (default 32)"},
+    {"threads", "N", NUMBER, AT(threads), "threads (default: one per CPU)"},
+    {"isa", "LEVEL", TEXT, AT(isa), "kernels to use, see --version (default: the best usable)"},
+    {"use_mlock", 0, FLAG, AT(use_mlock), "keep the model in memory, or fail"},
+    {"verify", 0, FLAG, AT(verify), "check every checksum of the model first"},
+    {"sha256", "FILE", TEXT, AT(sha256), "print the SHA-256 of a file and stop"},
+    {"version", 0, FLAG, AT(version), "version, ISA levels and CPU features"},
+    {"help", 0, FLAG, AT(help), "this text"},
+};
+enum { N_OPTIONS = sizeof options / sizeof *options };
+
+void clb_options_help(void)
+{
+    puts("Usage: colibri --model DIR --prompt TEXT [options]\n");
+    for (int i = 0; i < N_OPTIONS; i++) {
+        char left[40];
+        snprintf(left, sizeof left, "--%s%s%s", options[i].name, options[i].value ? " " : "",
+                 options[i].value ? options[i].value : "");
+        printf("  %-20s %s\n", left, options[i].help);
+    }
+    puts("\nExit codes: 0 done, 2 usage, 3 missing file, 4 config.json, 5 not a model, 6 truncated,"
+         "\n7 damaged, 8 ISA level, 9 memory, 10 NaN or Inf, 11 prompt.");
+}
+
+// The option that arg (after --) names; *value is what follows its '=', or NULL.
+static const struct option *find(const char *arg, const char **value)
+{
+    size_t n = strcspn(arg, "=");
+    *value = arg[n] ? arg + n + 1 : NULL;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const char *name = options[i].name;
+        size_t k = 0;
+        while (k < n && name[k] && (arg[k] == '-' ? '_' : arg[k]) == name[k])
+            k++;
+        if (k == n && !name[k])
+            return &options[i];
+    }
+    return NULL;
+}
+
+static int set(struct clb_options *o, const struct option *option, const char *value,
+               colibri_error *error)
+{
+    char *field = (char *)o + option->offset;
+    if (option->kind == TEXT) {
+        *(const char **)(void *)field = value;
+        return 0;
+    }
+    char *end;
+    long n = strtol(value, &end, 10);
+    if (*end || end == value || n < 0 || n > INT32_MAX)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "--%s is %s, expected a number from 0",
+                         option->name, value);
+    *(int64_t *)(void *)field = n;
+    return 0;
+}
+
+// Which of the names (NULL-terminated) is `given`; 0 if none was given, -1 if it is none of them.
+static int choice(const char *given, const char *const *names)
+{
+    if (!given)
+        return 0;
+    for (int i = 0; names[i]; i++)
+        if (!strcmp(given, names[i]))
+            return i;
+    return -1;
+}
+
+static int check(struct clb_options *o, colibri_error *error)
+{
+    static const char *const formats[] = {"text", "ids", "json", NULL};
+    static const char *const kvs[] = {"auto", "f32", "f16", NULL};
+    int format = choice(o->format_name, formats), kv = choice(o->kv_name, kvs);
+    if (format < 0)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "--format is %s, expected text, ids or json",
+                         o->format_name);
+    if (kv < 0)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "--kv is %s, expected f32 or f16", o->kv_name);
+    o->format = (enum clb_output)format;
+    o->kv = (colibri_kv)kv;
+    int prompts = !!o->prompt + !!o->prompt_file + !!o->tokens;
+    if (prompts > 1)
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "give one of --prompt, --prompt_file and --tokens");
+    if (o->tokenize + o->logits + o->nll > 1)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "give one of --tokenize, --logits and --nll");
+    if (o->help || o->version || o->sha256)
+        return 0;
+    if (!o->model)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "name a model with --model; see --help");
+    if (!prompts && !o->verify)
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "give a prompt with --prompt, --prompt_file or --tokens; see --help");
+    return 0;
+}
+
+int clb_options_parse(struct clb_options *o, int argc, char **argv, colibri_error *error)
+{
+    *o = (struct clb_options){.num_tokens = -1};
+    for (int i = 1; i < argc; i++) {
+        const char *value = NULL;
+        const struct option *option = strncmp(argv[i], "--", 2) ? NULL : find(argv[i] + 2, &value);
+        if (!option)
+            return clb_error(error, COLIBRI_ERROR_USAGE, "unknown option %s; see --help", argv[i]);
+        if (option->kind == FLAG) {
+            if (value)
+                return clb_error(error, COLIBRI_ERROR_USAGE, "--%s takes no value", option->name);
+            *((bool *)((char *)o + option->offset)) = true;
+            continue;
+        }
+        if (!value && i + 1 == argc)
+            return clb_error(error, COLIBRI_ERROR_USAGE, "--%s needs a value (%s)", option->name,
+                             option->value);
+        int rc = set(o, option, value ? value : argv[++i], error);
+        if (rc)
+            return rc;
+    }
+    return check(o, error);
+}

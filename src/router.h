@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which experts a token goes to, and with which weights; then, per expert, which tokens it gets.
+#ifndef CLB_ROUTER_H
+#define CLB_ROUTER_H
+
+#include "config.h"
+#include "kernels.h"
+
+// A slot is one token at one expert. Slots are ordered by expert, then by token.
+struct clb_routes {
+    int n_slots;
+    int n_active;      // experts that have at least one slot
+    int *active;       // (n_experts) their indices, ascending
+    int *first;        // (n_experts + 1) first slot of each active expert; [n_active] = n_slots
+    int *token;        // (batch * top_k) of each slot
+    float *weight;     // (batch * top_k) of each slot
+    int32_t *chosen;   // (batch, top_k) experts of each token, ascending
+    float *chosen_weight; // (batch, top_k)
+};
+
+// Softmax over the top_k largest of logits (n_experts), ties to the lower index. experts (top_k)
+// ascending. False if a logit is NaN or Inf.
+bool clb_router_choose(const struct clb_kernels *k, const float *logits, int n_experts, int top_k,
+                       int32_t *experts, float *weights);
+
+// Builds the slots from chosen and chosen_weight of n tokens.
+void clb_router_group(struct clb_routes *r, int n, int n_experts, int top_k);
+
+#endif

@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transformer.h"
+
+#include "layout.h"
+#include "log.h"
+
+#include <stdlib.h>
+
+// Rows of a block of queries, unless a group alone has more.
+enum { BLOCK_ROWS = 32, SLACK = 64 };
+
+// Hands out pieces of one block. The first pass, with base NULL, only counts.
+struct arena {
+    uint8_t *base;
+    size_t used;
+};
+
+static void *take(struct arena *a, size_t count, size_t bytes)
+{
+    void *p = a->base ? a->base + a->used : NULL;
+    a->used += (size_t)clb_round_up(count * bytes, CLB_ALIGN);
+    return p;
+}
+
+static float *take_floats(struct arena *a, size_t count)
+{
+    return take(a, count + SLACK, sizeof(float));
+}
+
+static struct clb_acts take_acts(struct arena *a, size_t n, int cols, bool quantised)
+{
+    struct clb_acts acts = {.stride = (size_t)clb_round_up((uint64_t)cols, CLB_TILE_COLS)};
+    acts.f32 = take_floats(a, n * acts.stride);
+    if (quantised) {
+        acts.q8 = take(a, n * acts.stride, 1);
+        acts.scale = take(a, n * acts.stride / CLB_BLOCK, sizeof *acts.scale);
+    }
+    return acts;
+}
+
+static void take_routes(struct arena *a, struct clb_routes *r, size_t slots, size_t experts)
+{
+    r->active = take(a, experts, sizeof *r->active);
+    r->first = take(a, experts + 1, sizeof *r->first);
+    r->token = take(a, slots, sizeof *r->token);
+    r->weight = take(a, slots, sizeof *r->weight);
+    r->chosen = take(a, slots, sizeof *r->chosen);
+    r->chosen_weight = take(a, slots, sizeof *r->chosen_weight);
+}
+
+static void take_attention(struct arena *a, struct clb_attention *w, size_t rows, size_t padded)
+{
+    size_t padded_rows = (size_t)clb_round_up(rows, 16);
+    w->queries = take_floats(a, rows * padded);
+    w->scores = take_floats(a, rows * CLB_CHUNK);
+    w->part = take_floats(a, rows * padded);
+    w->out = take_floats(a, rows * padded);
+    float **per_row[] = {&w->max,        &w->sum,       &w->old_factor,
+                         &w->new_factor, &w->chunk_max, &w->chunk_sum};
+    for (size_t i = 0; i < sizeof per_row / sizeof *per_row; i++)
+        *per_row[i] = take_floats(a, padded_rows);
+}
+
+static void take_all(struct arena *a, struct clb_state *s, int threads)
+{
+    const struct colibri_model *m = s->model;
+    const struct clb_config *c = &m->config;
+    size_t n = (size_t)s->batch, experts = c->n_experts ? (size_t)c->n_experts : 1;
+    size_t slots = n * (c->top_k ? (size_t)c->top_k : 1);
+    int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    s->q_stride = (size_t)clb_round_up((uint64_t)q, CLB_TILE_COLS);
+    s->kv_stride = (size_t)clb_round_up((uint64_t)kv, CLB_TILE_COLS);
+    s->router_stride = (size_t)clb_round_up(experts, CLB_TILE_ROWS);
+    s->logits_stride = (size_t)clb_round_up((uint64_t)c->vocab_size, CLB_TILE_ROWS);
+
+    s->h = take_acts(a, n, c->hidden_size, m->quantised);
+    s->x = take_floats(a, n * s->h.stride);
+    s->q = take_floats(a, n * s->q_stride);
+    s->k = take_floats(a, n * s->kv_stride);
+    s->v = take_floats(a, n * s->kv_stride);
+    s->attention = take_acts(a, n, q, clb_matrix_quantised(&m->o));
+    s->sines = take_floats(a, n * (size_t)c->head_dim / 2);
+    s->cosines = take_floats(a, n * (size_t)c->head_dim / 2);
+    s->router_logits = take_floats(a, n * s->router_stride);
+    take_routes(a, &s->routes, slots, experts);
+    s->gathered = take_acts(a, slots, c->hidden_size, m->quantised);
+    s->gate = take_acts(a, slots, c->ffn_size, clb_matrix_quantised(&m->down));
+    s->up = take_floats(a, slots * s->gate.stride);
+    s->moe = take_floats(a, n * s->h.stride);
+    s->logits = take_floats(a, (size_t)s->logit_rows * s->logits_stride);
+
+    int group = c->n_heads / c->n_kv_heads;
+    size_t rows = (size_t)(group > BLOCK_ROWS ? group : BLOCK_ROWS);
+    s->attend = take(a, (size_t)threads, sizeof *s->attend);
+    s->scratch = take(a, (size_t)threads, sizeof *s->scratch);
+    for (int i = 0; i < threads; i++) {
+        struct clb_attention w;
+        take_attention(a, &w, rows, (size_t)clb_round_up((uint64_t)c->head_dim, CLB_TILE_ROWS));
+        float *scratch = take_floats(a, n * CLB_TILE_COLS + (size_t)c->head_dim);
+        if (a->base) {
+            s->attend[i] = w;
+            s->scratch[i] = scratch;
+        }
+    }
+}
+
+int clb_state_create(struct clb_state *s, const struct colibri_model *m, int batch, int threads,
+                     int n_positions, bool every_logit, bool f16, colibri_error *error)
+{
+    const struct clb_config *c = &m->config;
+    memset(s, 0, sizeof *s);
+    s->model = m;
+    s->batch = batch;
+    s->logit_rows = every_logit ? batch : 1;
+    struct arena a = {0};
+    take_all(&a, s, threads);
+    size_t size = a.used;
+    if (posix_memalign(&s->arena, CLB_ALIGN, size)) {
+        s->arena = NULL;
+        return clb_error(error, COLIBRI_ERROR_MEMORY,
+                         "no memory for the %zu bytes of a call; try a smaller --batch", size);
+    }
+    memset(s->arena, 0, size);
+    a = (struct arena){.base = s->arena};
+    take_all(&a, s, threads);
+    CLB_LOG("call: %zu bytes of buffers for batches of %d tokens, %d threads", size, batch,
+            threads);
+    int rc = clb_cache_create(&s->cache, c->n_layers, c->n_kv_heads, c->head_dim, n_positions, f16,
+                              error);
+    return rc ? rc : clb_pool_create(&s->pool, threads, error);
+}
+
+void clb_state_free(struct clb_state *s)
+{
+    clb_pool_free(s->pool);
+    clb_cache_free(&s->cache);
+    free(s->arena);
+    memset(s, 0, sizeof *s);
+}

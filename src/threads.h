@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The threads of one call. They share work out by items, never within a sum, so their number
+// cannot change a result.
+#ifndef CLB_THREADS_H
+#define CLB_THREADS_H
+
+#include "base.h"
+
+struct clb_pool;
+
+// `n` threads, the caller among them.
+int clb_pool_create(struct clb_pool **pool, int n, colibri_error *error);
+void clb_pool_free(struct clb_pool *pool); // NULL is fine
+
+// Calls fn(context, item, worker) for each item in [0, n_items), worker in [0, n), and returns
+// when all are done.
+typedef void (*clb_item_fn)(void *context, int item, int worker);
+void clb_pool_run(struct clb_pool *pool, int n_items, clb_item_fn fn, void *context);
+
+#endif

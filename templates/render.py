@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""Renders the kernels. Meson calls it; so can you, to read what is compiled:
+
+    python3 templates/render.py kernel q8_mm avx2 /dev/stdout
+"""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jinja2
+from kernels import KERNELS, LEVELS, OPS, Kernel
+
+HERE = Path(__file__).resolve().parent
+
+_environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(HERE),
+    undefined=jinja2.StrictUndefined,
+    keep_trailing_newline=True,
+    autoescape=False,
+)
+
+
+def _facts(level: str) -> Any:
+    """What isa/<level>.j2 sets: arch, cflags, needs, tokens, tiles."""
+    return _environment.get_template(f"isa/{level}.j2").module
+
+
+def _render(template: str, **context: object) -> str:
+    table = {kernel.name: kernel for kernel in KERNELS}
+    text = _environment.get_template(template).render(kernels=table, **context)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def vector(level: str) -> str:
+    """The header with the vocabulary of a level."""
+    body = _environment.get_template(f"isa/{level}.j2").render().strip()
+    return _render("vector.h.j2", level=level, vocabulary=body)
+
+
+def kernel(op: str, level: str) -> str:
+    """The C file with the kernels of one operation at one level."""
+    body = _render(f"ops/{op}.c.j2", level=level, isa=_facts(level)).strip()
+    return _render("kernel.c.j2", op=op, level=level, body=body)
+
+
+def header() -> str:
+    """kernels.h: the struct of function pointers."""
+    return _render("kernels.h.j2")
+
+
+def table(arch: str, *levels: str) -> str:
+    """kernels.c: the levels in this build, and what each needs."""
+    kernels_of: dict[str, tuple[Kernel, ...]] = {level: KERNELS for level in levels}
+    facts: dict[str, ModuleType] = {level: _facts(level) for level in levels}
+    return _render("kernels.c.j2", arch=arch, levels=levels, kernels_of=kernels_of, facts=facts)
+
+
+def plan(arch: str, wanted: str) -> str:
+    """A line `level;flag flag` for each level to build, weakest first, then the names of the ops.
+
+    `wanted` is a comma-separated choice of levels, or empty for all of the architecture.
+    """
+    known = LEVELS.get(arch, ("scalar",))
+    chosen = [name for name in wanted.split(",") if name]
+    for name in chosen:
+        if name not in known:
+            raise SystemExit(f"-Disas={name}: {arch} has the levels {', '.join(known)}")
+    if chosen and known[0] not in chosen:
+        raise SystemExit(f"-Disas={wanted}: the level {known[0]} must be there, others build on it")
+    lines = [
+        f"{level};{' '.join(_facts(level).cflags)}"
+        for level in known
+        if not chosen or level in chosen
+    ]
+    return "\n".join([*lines, " ".join(OPS)]) + "\n"
+
+
+def main(args: list[str]) -> None:
+    """The last argument is the output file, except for `plan`, which prints."""
+    if args[0] == "plan":
+        sys.stdout.write(plan(*args[1:]))
+        return
+    makers = {"vector": vector, "kernel": kernel, "header": header, "table": table}
+    Path(args[-1]).write_text(makers[args[0]](*args[1:-1]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
