@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels against the machine's roof, in one run: matrix times vector and attention of one token
+// against the read bandwidth, matrix times 32 vectors and attention of 32 tokens against the
+// multiply-add peak. Roof and kernel alternate; medians are printed.
+//
+//     kernels [--json] [--threads N] [--isa LEVEL] [--mb SIZE]
+#include "attention.h"
+#include "cpu.h"
+#include "layout.h"
+#include "threads.h"
+
+#include "roof.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { ROUNDS = 9, COLS = 4096, BATCH = 32, POSITIONS = 4096, HEADS = 8, GROUP = 4, DIM = 128 };
+
+static const struct clb_roof *roof;
+static struct clb_kernels kernels;
+static struct clb_pool *pool;
+static int n_threads = 1;
+static volatile float sink;
+
+static void *allocate(size_t bytes)
+{
+    void *p;
+    if (posix_memalign(&p, 4096, bytes)) {
+        fprintf(stderr, "kernels: no memory for %zu bytes; try a smaller --mb\n", bytes);
+        exit(9);
+    }
+    return p;
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// One thing to time: a function over items that the pool shares out, and the work it does.
+struct job {
+    const char *name, *unit; // unit: GB/s or Gop/s
+    clb_item_fn fn;
+    int n_items;
+    double work; // 1e9 bytes or operations of all items
+
+    const uint8_t *w; // tiles, or the memory to read
+    enum { F32, F16, BF16, Q8 } dtype;
+    int n_tiles, n; // tiles of an item; vectors
+    size_t tile_bytes;
+    const struct clb_cache *cache;
+    double times[ROUNDS], roof_times[ROUNDS];
+};
+
+static float *x, *y, *scales;
+static int8_t *q;
+static struct clb_attention attend[64];
+
+static void matrix_item(void *context, int item, int worker)
+{
+    struct job *j = context;
+    const uint8_t *w = j->w + (size_t)item * (size_t)j->n_tiles * j->tile_bytes;
+    float *out = y + (size_t)worker * BATCH * 64;
+    if (j->dtype == Q8)
+        kernels.q8_q8_mm(out, 64, w, j->tile_bytes, j->n_tiles, q, COLS, scales, COLS / 64, j->n);
+    else
+        (j->dtype == F32   ? kernels.f32_f32_mm
+         : j->dtype == F16 ? kernels.f16_f32_mm
+                           : kernels.bf16_f32_mm)(out, 64, w, j->tile_bytes, j->n_tiles, x, COLS,
+                                                  COLS, j->n);
+}
+
+static void attention_item(void *context, int item, int worker)
+{
+    struct job *j = context;
+    int tokens = j->n < BATCH / GROUP ? j->n : BATCH / GROUP;
+    clb_attend(&attend[worker], j->cache, &kernels, 0, item % HEADS, POSITIONS - tokens, tokens,
+               GROUP, 0);
+}
+
+static void read_item(void *context, int item, int worker)
+{
+    (void)worker;
+    struct job *j = context;
+    size_t floats = (size_t)j->n_tiles * j->tile_bytes / sizeof(float) / 256 * 256;
+    sink = roof->read((const float *)(const void *)(j->w + (size_t)item * (size_t)j->n_tiles *
+                                                               j->tile_bytes),
+                      floats);
+}
+
+enum { PEAK_ROUNDS = 200000 };
+
+static void muladd_item(void *context, int item, int worker)
+{
+    (void)context, (void)item;
+    sink = roof->muladd(y + (size_t)worker * BATCH * 64, PEAK_ROUNDS);
+}
+
+static void dot_item(void *context, int item, int worker)
+{
+    (void)context, (void)item, (void)worker;
+    sink = roof->dot(q, PEAK_ROUNDS);
+}
+
+static double run(struct job *j)
+{
+    double start = seconds();
+    clb_pool_run(pool, j->n_items, j->fn, j);
+    return (seconds() - start) / j->work;
+}
+
+static void measure(struct job *j, struct job *r, bool json, bool first)
+{
+    double ratios[ROUNDS];
+    run(j);
+    for (int i = 0; i < ROUNDS; i++) {
+        j->roof_times[i] = run(r);
+        j->times[i] = run(j);
+        ratios[i] = j->roof_times[i] / j->times[i];
+    }
+    qsort(j->times, ROUNDS, sizeof *j->times, by_value);
+    qsort(j->roof_times, ROUNDS, sizeof *j->roof_times, by_value);
+    qsort(ratios, ROUNDS, sizeof *ratios, by_value);
+    double kernel = 1 / j->times[ROUNDS / 2], top = 1 / j->roof_times[ROUNDS / 2];
+    if (json)
+        printf("%s{\"kernel\": \"%s\", \"unit\": \"%s\", \"rate\": %.2f, \"roof\": %.2f, "
+               "\"share\": %.3f}",
+               first ? "" : ",\n ", j->name, j->unit, kernel, top, ratios[ROUNDS / 2]);
+    else
+        printf("%-28s %8.1f %-6s %8.1f %5.0f %%  (%.0f to %.0f)\n", j->name, kernel, j->unit, top,
+               100 * ratios[ROUNDS / 2], 100 * ratios[0], 100 * ratios[ROUNDS - 1]);
+    fflush(stdout);
+}
+
+static void fill_cache(struct clb_cache *c, bool f16)
+{
+    colibri_error error;
+    float scratch[DIM + 16];
+    if (clb_cache_create(c, 1, HEADS, DIM, POSITIONS, f16, &error)) {
+        fprintf(stderr, "kernels: %s\n", error.message);
+        exit(9);
+    }
+    for (int h = 0; h < HEADS; h++)
+        for (int p = 0; p < POSITIONS; p++)
+            clb_cache_put(c, &kernels, 0, h, p, x + p, x + p + DIM, scratch);
+}
+
+static void allocate_attention(void)
+{
+    for (int i = 0; i < n_threads; i++) {
+        struct clb_attention *a = &attend[i];
+        float **all[] = {&a->queries, &a->scores,     &a->part,       &a->out,       &a->max,
+                         &a->sum,     &a->old_factor, &a->new_factor, &a->chunk_max, &a->chunk_sum};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            *all[k] = allocate(BATCH * CLB_CHUNK * sizeof(float));
+            memset(*all[k], 0, BATCH * CLB_CHUNK * sizeof(float));
+        }
+    }
+}
+
+static void measure_all(size_t bytes, bool json)
+{
+    static const char *const names[] = {"f32", "f16", "bf16", "q8"};
+    static const size_t pair_bytes[] = {4096, 2048, 2048, CLB_Q8_PAIR_BYTES};
+    uint8_t *w = allocate(bytes);
+    memset(w, 0x3c, bytes); // a normal number in every type
+    bool first = true;
+    for (int batch = 1; batch <= BATCH; batch += BATCH - 1)
+        for (int d = F32; d <= Q8; d++) {
+            char name[64];
+            size_t tile = COLS / 64 * pair_bytes[d];
+            struct job j = {.name = name, .fn = matrix_item, .w = w, .n_tiles = 4, .n = batch};
+            j.tile_bytes = tile;
+            j.dtype = (unsigned)d;
+            // a batch works on 16 MB at a time: its speed is that of the multiplier
+            j.n_items = (int)((batch == 1 ? bytes : bytes < 16 << 20 ? bytes : 16 << 20) / tile / 4);
+            double gigabytes = 1e-9 * (double)tile * 4 * j.n_items;
+            double operations = 2e-9 * COLS * 64 * (double)j.n_items * batch;
+            struct job r = j;
+            r.fn = batch == 1 ? read_item : d == Q8 ? dot_item : muladd_item;
+            j.unit = batch == 1 ? "GB/s" : "Gop/s";
+            j.work = batch == 1 ? gigabytes : operations;
+            r.work = gigabytes;
+            if (batch > 1) {
+                r.n_items = n_threads;
+                r.work = 2e-9 * (d == Q8 ? 256 : 64) * (double)PEAK_ROUNDS * n_threads;
+            }
+            snprintf(name, sizeof name, "%s %s", names[d],
+                     batch == 1 ? "matrix x vector" : "matrix x 32 vectors");
+            measure(&j, &r, json, first);
+            first = false;
+        }
+    for (int f16 = 0; f16 < 2; f16++) {
+        struct clb_cache cache;
+        fill_cache(&cache, f16);
+        for (int n = 1; n <= BATCH / GROUP; n += BATCH / GROUP - 1) {
+            char name[64];
+            struct job j = {.name = name, .fn = attention_item, .cache = &cache, .n = n};
+            j.n_items = HEADS * 8;
+            j.unit = "Gop/s";
+            j.work = 4e-9 * DIM * POSITIONS * GROUP * (double)n * j.n_items;
+            struct job r = {.fn = muladd_item, .n_items = n_threads};
+            r.work = 128e-9 * (double)PEAK_ROUNDS * n_threads;
+            snprintf(name, sizeof name, "attention %s, %d token%s", f16 ? "f16" : "f32", n,
+                     n > 1 ? "s" : "");
+            measure(&j, &r, json, false);
+        }
+        clb_cache_free(&cache);
+    }
+    free(w);
+}
+
+int main(int argc, char **argv)
+{
+    const char *isa = NULL;
+    bool json = false;
+    size_t megabytes = 512;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--json"))
+            json = true;
+        else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
+            n_threads = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--isa") && i + 1 < argc)
+            isa = argv[++i];
+        else if (!strcmp(argv[i], "--mb") && i + 1 < argc)
+            megabytes = (size_t)atoi(argv[++i]);
+        else
+            n_threads = 0;
+    }
+    if (n_threads < 1 || n_threads > 64 || megabytes < 8) {
+        fprintf(stderr, "usage: kernels [--json] [--threads 1..64] [--isa LEVEL] [--mb 8..]\n");
+        return 2;
+    }
+    colibri_error error;
+    if (clb_cpu_choose(&kernels, isa, &error) || clb_pool_create(&pool, n_threads, &error)) {
+        fprintf(stderr, "kernels: %s\n", error.message);
+        return error.code;
+    }
+    for (roof = clb_roofs; strcmp(roof->level, kernels.level); roof++)
+        ;
+    x = allocate((size_t)BATCH * COLS * sizeof *x);
+    y = allocate((size_t)n_threads * BATCH * 64 * sizeof *y);
+    q = allocate((size_t)BATCH * COLS);
+    scales = allocate((size_t)BATCH * COLS / 32 * sizeof *scales);
+    for (int i = 0; i < BATCH * COLS; i++) {
+        x[i] = (float)(i * 37 % 255 - 127) / 1024;
+        q[i] = (int8_t)(i * 37 % 255 - 127);
+        scales[i / 32] = 1.0f / 1024;
+    }
+    memset(y, 0, (size_t)n_threads * BATCH * 64 * sizeof *y);
+    allocate_attention();
+    if (json)
+        printf("{\"level\": \"%s\", \"threads\": %d, \"megabytes\": %zu, \"results\": [\n ",
+               kernels.level, n_threads, megabytes);
+    else
+        printf("level %s, %d thread%s, %zu MB of weights, medians of %d\n%-28s %8s %-6s %8s %5s\n",
+               kernels.level, n_threads, n_threads > 1 ? "s" : "", megabytes, ROUNDS, "kernel",
+               "rate", "", "roof", "share");
+    measure_all(megabytes << 20, json);
+    if (json)
+        printf("\n]}\n");
+    clb_pool_free(pool);
+    return 0;
+}
