@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: one module for each group of verbs, registered here.
+
+Only this layer prints and exits; the library below it returns values and raises
+ColibriDeployError, which becomes one line `error: ...` and the error's exit code.
+"""
+
+from __future__ import annotations
+
+import click
+
+from colibri_deploy import __version__
+from colibri_deploy.cli.build import build
+from colibri_deploy.cli.completion import completion
+from colibri_deploy.cli.console import print_error
+from colibri_deploy.cli.convert import convert
+from colibri_deploy.cli.inspect import inspect
+from colibri_deploy.cli.targets import targets
+from colibri_deploy.cli.verify import verify
+from colibri_deploy.errors import ColibriDeployError
+
+
+class _Group(click.Group):
+    """Turns the library's errors into a line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except ColibriDeployError as error:
+            print_error(error)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="colibri-deploy")
+def cli() -> None:
+    """Build the Colibri engine for boards, and prepare the models that it runs."""
+
+
+cli.add_command(build)
+cli.add_command(completion)
+cli.add_command(convert)
+cli.add_command(inspect)
+cli.add_command(targets)
+cli.add_command(verify)
+
+
+def main() -> None:
+    """The console script `colibri-deploy`."""
+    cli(prog_name="colibri-deploy")

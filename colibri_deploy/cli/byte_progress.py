@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""A progress bar over bytes, on stderr, where that is a terminal."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from colibri_deploy.cli.console import stderr_console
+
+
+class ByteProgress:
+    """Implements `colibri_deploy.convert.Progress`; a context manager."""
+
+    def __init__(self) -> None:
+        console = stderr_console()
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def start(self, what: str, total: int) -> None:
+        """A step begins that takes `total` bytes; it replaces the one before."""
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(what, total=total)
+
+    def advance(self, n_bytes: int) -> None:
+        """`n_bytes` more are done."""
+        if self._task is not None:
+            self._bars.advance(self._task, n_bytes)

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `convert`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import cast
+
+import click
+
+from colibri_deploy import convert as library
+from colibri_deploy.cli.byte_progress import ByteProgress
+from colibri_deploy.cli.console import print_json, stdout_console
+from colibri_deploy.cli.inspect import model_line, section_record
+from colibri_deploy.model_dir import check_destination
+from colibri_deploy.sections import ExpertLayout
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path), metavar="SRC")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the model goes: a new directory.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(library.DTYPE_CHOICES),
+    default="keep",
+    show_default=True,
+    help="How matrices are stored; keep: the smallest float type that holds every value exactly.",
+)
+@click.option(
+    "--expert-layout",
+    type=click.Choice(["interleaved", "grouped"]),
+    default="interleaved",
+    show_default=True,
+    help="interleaved: all experts of one matrix together; grouped: one expert's matrices.",
+)
+@click.option("--force", is_flag=True, help="Replace the model that DIR holds.")
+@click.option("--dry-run", is_flag=True, help="Check everything but the values; write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+def convert(
+    source: Path,
+    output: Path | None,
+    dtype: str,
+    expert_layout: str,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Convert the Hugging Face checkpoint in the directory SRC to a model directory.
+
+    The model appears under its name when it is complete and on the disk. Whatever the engine does
+    not compute exactly as the checkpoint means it is refused by name.
+    """
+    if output is None and not dry_run:
+        raise click.UsageError("give -o DIR, or --dry-run")
+    started = time.monotonic()
+    if output is not None:
+        check_destination(output, force)
+    with ByteProgress() as progress:
+        plan = library.plan_conversion(
+            source,
+            cast(library.DTypeChoice, dtype),
+            cast(ExpertLayout, expert_layout),
+            progress,
+        )
+        if not as_json:
+            _print_plan(plan)
+        if output is not None and not dry_run:
+            library.write_model(plan, output, force, progress)
+    seconds = time.monotonic() - started
+    if as_json:
+        print_json(_record(plan, output, expert_layout, dry_run, seconds))
+    elif dry_run:
+        click.echo("dry run: nothing was written")
+    else:
+        click.echo(f"wrote {output} in {seconds:.1f} s")
+
+
+def _print_plan(plan: library.ConversionPlan) -> None:
+    console = stdout_console()
+    console.print(model_line(plan.config), soft_wrap=True)
+    for note in plan.notes:
+        console.print(note, soft_wrap=True)
+    console.print(
+        f"model.bin: {plan.file.file_size:,} bytes, matrices {plan.dtype.name}", soft_wrap=True
+    )
+
+
+def _record(
+    plan: library.ConversionPlan,
+    output: Path | None,
+    expert_layout: str,
+    dry_run: bool,
+    seconds: float,
+) -> dict[str, object]:
+    return {
+        "source": str(plan.source),
+        "output": None if output is None else str(output),
+        "dry_run": dry_run,
+        "architecture": plan.config.architecture,
+        "dtype": plan.dtype.name,
+        "expert_layout": expert_layout,
+        "bytes": plan.file.file_size,
+        "notes": list(plan.notes),
+        "sections": [section_record(section) for section in plan.file.sections],
+        "seconds": round(seconds, 3),
+    }

@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `inspect`."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+
+from colibri_deploy.cli.console import print_json, stdout_console
+from colibri_deploy.model import Model
+from colibri_deploy.model_config import ModelConfig
+from colibri_deploy.model_file import VERSION
+from colibri_deploy.sections import Section
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def inspect(directory: Path, as_json: bool) -> None:
+    """Show what the model in DIR consists of, after checking its structure.
+
+    Only header, tables and config.json are read; `verify` checks the values.
+    """
+    model = Model.open(directory)
+    if as_json:
+        print_json(_record(model))
+        return
+    console = stdout_console()
+    console.print(model_line(model.config))
+    console.print(
+        f"model.bin: format version {VERSION}, {model.file.file_size:,} bytes, "
+        f"{len(model.file.sections)} sections, {len(model.file.crcs)} items"
+    )
+    console.print(_sections_table(model))
+    console.print(_totals_table(model))
+    config = Table("config.json", "", box=box.SIMPLE, pad_edge=False)
+    for name, value in json.loads(model.config.to_json()).items():
+        config.add_row(name, json.dumps(value))
+    console.print(config)
+
+
+def model_line(config: ModelConfig) -> str:
+    """One line that says what kind of model it is."""
+    experts = f"{config.n_experts} experts (top {config.top_k})" if config.n_experts else "dense"
+    return (
+        f"{config.architecture}: {config.n_layers} layers, hidden {config.hidden_size}, "
+        f"{experts} of {config.ffn_size}, {config.n_heads} heads ({config.n_kv_heads} KV) "
+        f"of {config.head_dim}, {config.vocab_size} tokens"
+    )
+
+
+def section_record(section: Section) -> dict[str, object]:
+    """A section for JSON; offsets, strides and sizes in bytes."""
+    return {
+        **dataclasses.asdict(section),
+        "dtype": section.dtype.name,
+        "layout": section.layout.name,
+        "size": section.size,
+    }
+
+
+def _totals(model: Model) -> dict[str, int]:
+    """Bytes of all items of each dtype."""
+    totals: collections.Counter[str] = collections.Counter()
+    for section in model.file.sections:
+        totals[section.dtype.name] += section.size
+    return dict(totals.most_common())
+
+
+def _record(model: Model) -> dict[str, object]:
+    return {
+        "directory": str(model.directory),
+        "version": VERSION,
+        "bytes": model.file.file_size,
+        "items": len(model.file.crcs),
+        "sections": [section_record(section) for section in model.file.sections],
+        "bytes_by_dtype": _totals(model),
+        "config": json.loads(model.config.to_json()),
+    }
+
+
+def _sections_table(model: Model) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("section", no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    table.add_column("layout", no_wrap=True)
+    for heading in ("layers x experts", "rows x cols", "offset", "bytes", "share"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for section in model.file.sections:
+        table.add_row(
+            section.name,
+            section.dtype.name,
+            section.layout.name,
+            f"{section.n_layers} x {section.n_experts}",
+            f"{section.rows} x {section.cols}",
+            f"{section.offset:,}",
+            f"{section.size:,}",
+            _share(section.size, model),
+        )
+    return table
+
+
+def _totals_table(model: Model) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("total", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    totals = _totals(model)
+    for name, size in totals.items():
+        table.add_row(name, f"{size:,}", _share(size, model))
+    other = model.file.file_size - sum(totals.values())
+    table.add_row("tables and gaps", f"{other:,}", _share(other, model))
+    return table
+
+
+def _share(size: int, model: Model) -> str:
+    return f"{100 * size / model.file.file_size:.1f} %"

@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that colibri-deploy raises, each with the exit code of the command line.
+
+Codes 3 to 12 mean the same as in the engine (`enum colibri_code` in src/colibri.h); 2 is a wrong
+command line (click's); codes of the tool's own start at 20. A message is one line: what happened,
+where, what to do next. `details` holds further lines, such as a compiler's message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ColibriDeployError(Exception):
+    """Base of all errors that a user can do something about."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+        if details:
+            self.add_note(details)  # for those who see it in a traceback
+
+
+class FileMissingError(ColibriDeployError):
+    """A file is missing or cannot be read."""
+
+    exit_code = 3
+
+
+class ConfigError(ColibriDeployError):
+    """config.json is not valid or does not fit model.bin."""
+
+    exit_code = 4
+
+
+class ModelFileError(ColibriDeployError):
+    """model.bin cannot be used; the subclasses say why."""
+
+    exit_code = 5
+
+
+class ModelFormatError(ModelFileError):
+    """model.bin is not a model that this version reads."""
+
+    exit_code = 5
+
+
+class ModelTruncatedError(ModelFileError):
+    """model.bin is shorter or longer than its header says."""
+
+    exit_code = 6
+
+
+class ModelCorruptError(ModelFileError):
+    """A checksum does not match."""
+
+    exit_code = 7
+
+
+class InputError(ColibriDeployError):
+    """Text or token ids that the model cannot take."""
+
+    exit_code = 11
+
+
+class UnknownTargetError(ColibriDeployError):
+    """There is no target of that name."""
+
+    exit_code = 20
+
+
+class TargetFileError(ColibriDeployError):
+    """A target file is not valid; the message names file, line and field."""
+
+    exit_code = 21
+
+
+class ToolchainError(ColibriDeployError):
+    """The compiler or the build tools are missing or do not work."""
+
+    exit_code = 22
+
+
+class BuildError(ColibriDeployError):
+    """The engine does not configure or compile."""
+
+    exit_code = 23
+
+
+class ProcessError(ColibriDeployError):
+    """A program could not be started, ended with a status other than 0, or took too long."""
+
+    exit_code = 24
+
+    def __init__(self, message: str, details: str = "", status: int | None = None) -> None:
+        super().__init__(message, details)
+        self.status = status  # None: it never started, or it was ended for taking too long
+
+
+class ResourceError(ColibriDeployError):
+    """The installation lacks the engine's sources or data."""
+
+    exit_code = 25
+
+
+class ConversionError(ColibriDeployError):
+    """A checkpoint is damaged or of a kind that cannot be converted."""
+
+    exit_code = 26

@@ -1,0 +1,35 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""Model families: how each one's checkpoint maps to `model.bin` and `config.json`.
+
+A family is one module with one class and its word in `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from colibri_deploy.errors import ConversionError
+from colibri_deploy.families.family import Family
+from colibri_deploy.families.hub_config import HubConfig
+from colibri_deploy.families.llama import Llama
+from colibri_deploy.families.mixtral import Mixtral
+
+FAMILIES: tuple[Family, ...] = (Llama(), Mixtral())
+
+
+def family_of(hub: HubConfig) -> Family:
+    """The family that converts a checkpoint. Raises ConversionError for an unknown one."""
+    names = hub.architectures()
+    for family in FAMILIES:
+        if names == (family.hub_architecture,):
+            return family
+    found = ", ".join(names) if names else "no architecture"
+    known = ", ".join(family.hub_architecture for family in FAMILIES)
+    raise ConversionError(f"config.json names {found}; this version converts {known}")
+
+
+def family_named(architecture: str) -> Family | None:
+    """The family whose models have this `architecture` in `config.json`, if there is one."""
+    for family in FAMILIES:
+        if family.architecture == architecture:
+            return family
+    return None

@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a model family has to say: its config, its sections, and where their values come from."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Protocol
+
+from colibri_deploy.checkpoint import Raw
+from colibri_deploy.families.hub_config import HubConfig
+from colibri_deploy.model_config import ModelConfig
+from colibri_deploy.tiles import FloatArray
+
+
+class Kind(enum.Enum):
+    """What a section holds; decides its dtype and layout (docs/FORMAT.md)."""
+
+    matrix = "matrix"  # tiles of any dtype
+    embeddings = "embeddings"  # rows of floats; tiles if tied to the head or q8
+    exact_matrix = "exact_matrix"  # tiles of f32, whatever the other matrices are
+    vector = "vector"  # one row of f32
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """The tensor behind an item.
+
+    `view` turns the tensor, as stored and mapped, into the item's [rows, cols]: slices,
+    transpositions and reshapes read nothing. None: the tensor is the item (a vector is one row).
+    """
+
+    tensor: str
+    shape: tuple[int, ...]  # of the whole tensor
+    view: Callable[[Raw], Raw] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightSection:
+    """One section of `model.bin` and the source of each of its items.
+
+    `source` maps (layer, expert) to the tensor; None: the values are computed (`Family.computed`).
+    """
+
+    name: str
+    kind: Kind
+    n_layers: int
+    n_experts: int
+    rows: int
+    cols: int
+    source: Callable[[int, int], Piece] | None
+    group: str | None = None  # sections that may be placed expert by expert
+
+
+class Family(Protocol):
+    """A model family. Implementations are stateless."""
+
+    architecture: str  # in our config.json
+    hub_architecture: str  # in the checkpoint's config.json
+    has_experts: bool  # whether n_experts is above 0
+    ignored: tuple[str, ...]  # regular expressions of tensors that the model does not use
+
+    def read_config(self, hub: HubConfig) -> ModelConfig:
+        """Translate a checkpoint's config.
+
+        Raises ConversionError, with the key's name, for everything that the engine does not do.
+        """
+
+    def sections(self, config: ModelConfig, tied: bool) -> tuple[WeightSection, ...]:
+        """All sections but `tokenizer`, in the order of the file; no `lm_head` if `tied`."""
+
+    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
+        """Values of the sections without a source: name -> [rows, cols]."""

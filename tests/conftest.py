@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: the tree, the fixtures, and engines built once a session.
+
+Where the environment promises a thing (CI=true), a test that lacks it fails; elsewhere it skips
+and says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from colibri_deploy.build import build, plan
+from colibri_deploy.process import Completed, run
+from colibri_deploy.targets import ARCHITECTURES, load_targets, machine_arch, select
+from colibri_deploy.toolchain import find_toolchain
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def lacking(reason: str) -> NoReturn:
+    """Fails under CI=true, skips elsewhere."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's root."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The directory of shared fixtures: $COLIBRI_SHARED, or ../shared beside the project."""
+    path = Path(os.environ.get("COLIBRI_SHARED", ROOT.parent / "shared"))
+    if not (path / "fixtures").is_dir():
+        lacking(f"no fixtures in {path}: set COLIBRI_SHARED to the directory that holds fixtures/")
+    return path
+
+
+@pytest.fixture(scope="session")
+def require_program() -> Callable[[str], Path]:
+    """A function from a program's name to its path; the test skips or fails without it."""
+
+    def require(name: str) -> Path:
+        path = shutil.which(name)
+        if path is None:
+            lacking(f"{name} is not installed: run tests/debian-packages.sh")
+        return Path(path)
+
+    return require
+
+
+@pytest.fixture(scope="session")
+def engine() -> Callable[[str], Path]:
+    """A function from a target or an architecture to the engine's binary, built once a session."""
+
+    @functools.cache
+    def built(name: str) -> Path:
+        targets = load_targets(ROOT)
+        of_arch = [target for target in targets.values() if target.arch == name]
+        target = of_arch[0] if name in ARCHITECTURES else select(targets, name)
+        toolchain = find_toolchain()
+        (compilation,) = plan([target], root=ROOT, build_root=ROOT / "build", toolchain=toolchain)
+        return build(compilation, toolchain)[0].binary
+
+    return built
+
+
+@pytest.fixture(scope="session")
+def run_engine(
+    engine: Callable[[str], Path], require_program: Callable[[str], Path]
+) -> Callable[..., Completed]:
+    """`run_engine(arch, *args, cpu=None)` runs the engine with `args` to its end, any status.
+
+    Natively where that is this machine's architecture and no `cpu` is given, otherwise under
+    qemu-user with that CPU model.
+    """
+
+    def run_it(arch: str, *args: str | Path, cpu: str | None = None) -> Completed:
+        runner: list[str | Path] = []
+        if arch != machine_arch() or cpu is not None:
+            runner = [require_program(f"qemu-{arch}-static")]
+            if cpu is not None:
+                runner += ["-cpu", cpu]
+        return run([*runner, engine(arch), *args], check=False)
+
+    return run_it
+
+
+@pytest.fixture
+def make_checkpoint() -> Callable[..., Path]:
+    """`make_checkpoint(directory, **options)` writes a synthetic checkpoint, small by default.
+
+    The options are those of tests/golden/synthetic.py.
+    """
+    small = {"hidden": 32, "ffn": 40, "experts": 3, "top_k": 2, "layers": 2, "heads": 4}
+    small |= {"kv_heads": 2, "vocab": 50}
+
+    def make(directory: Path, **options: int) -> Path:
+        values = (small | options).items()
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in values]
+        run([sys.executable, ROOT / "tests/golden/synthetic.py", directory, *words])
+        return directory
+
+    return make
+
+
+@pytest.fixture
+def checkpoint(make_checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
+    """A Mixtral checkpoint: hidden 32, FFN 40, 3 experts, 2 layers, 50 tokens, float32."""
+    return make_checkpoint(tmp_path / "checkpoint")

@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""config.json: what is written, what is read, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from colibri_deploy.errors import ConfigError, FileMissingError
+from colibri_deploy.model_config import ModelConfig
+
+CONFIG = ModelConfig(
+    architecture="mixtral",
+    n_layers=2,
+    hidden_size=64,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=22,
+    ffn_size=96,
+    vocab_size=768,
+    n_experts=8,
+    top_k=2,
+    max_positions=512,
+    sliding_window=0,
+    norm_eps=float(np.float32(1e-5)),
+    attention_scale=float(np.float32(1) / np.sqrt(np.float32(22))),
+    rope_scale=1.0,
+    bos_id=1,
+    eos_ids=(2, 5),
+)
+
+TEXT = """{
+  "config_version": 1,
+  "architecture": "mixtral",
+  "n_layers": 2,
+  "hidden_size": 64,
+  "n_heads": 4,
+  "n_kv_heads": 2,
+  "head_dim": 22,
+  "ffn_size": 96,
+  "vocab_size": 768,
+  "n_experts": 8,
+  "top_k": 2,
+  "max_positions": 512,
+  "sliding_window": 0,
+  "norm_eps": 1e-05,
+  "attention_scale": 0.21320072,
+  "rope_scale": 1.0,
+  "bos_id": 1,
+  "eos_ids": [
+    2,
+    5
+  ]
+}
+"""
+
+
+def test_the_text_has_the_fewest_digits_that_give_the_float32_back() -> None:
+    assert CONFIG.to_json() == TEXT
+
+
+def test_the_text_reads_back() -> None:
+    config = ModelConfig.from_json(TEXT)
+    assert config.to_json() == TEXT
+    for name in ("norm_eps", "attention_scale", "rope_scale"):
+        assert np.float32(getattr(config, name)) == np.float32(getattr(CONFIG, name))
+
+
+@given(st.floats(2.0**-149, 2.0**99, width=32))
+def test_every_float32_comes_back(value: float) -> None:
+    text = dataclasses.replace(CONFIG, norm_eps=value).to_json()
+    assert np.float32(json.loads(text)["norm_eps"]) == np.float32(value)
+    assert np.float32(ModelConfig.from_json(text).norm_eps) == np.float32(value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"n_experts": 8', '"n_experts": "8 "', 'n_experts is "8 ", expected an integer'),
+        ('"n_experts": 8', '"n_experts": 8.0', "n_experts is 8.0, expected an integer"),
+        ('"n_experts": 8', '"n_experts": true', "n_experts is true, expected an integer"),
+        ('"n_experts": 8', '"n_experts": null', "n_experts is null, expected an integer"),
+        ('"n_experts": 8', '"n_experts": 513', "n_experts is 513, expected 0 to 512"),
+        ('"n_experts": 8', '"n_experts": 0', r"top_k \(2\) does not fit n_experts \(0\)"),
+        ('"n_experts": 8', '"n_experts": 1', r"top_k \(2\) does not fit n_experts \(1\)"),
+        ('"top_k": 2', '"top_k": 0', r"top_k \(0\) does not fit n_experts \(8\)"),
+        ('"top_k": 2', '"top_k": 17', "top_k is 17, expected 0 to 16"),
+        ('"n_layers": 2', '"n_layers": 0', "n_layers is 0, expected 1 to 1024"),
+        ('"n_layers": 2', '"n_layers": 2147483648', "n_layers is 2147483648"),
+        ('"n_layers": 2,', "", "the key n_layers is missing"),
+        ('"n_layers": 2', '"n_layers": 2, "n_layers": 2', "a key occurs twice"),
+        ('"n_layers": 2', '"n_layers": 2, "q_bias": 1', 'unknown key "q_bias"'),
+        ('"config_version": 1', '"config_version": 2', "config_version is 2, this version reads"),
+        ('"n_kv_heads": 2', '"n_kv_heads": 3', r"n_heads \(4\) is no multiple of n_kv_heads"),
+        ('"head_dim": 22', '"head_dim": 21', "head_dim is 21, RoPE needs an even number"),
+        ('"sliding_window": 0', '"sliding_window": -1', "sliding_window is -1"),
+        ("1e-05", '"1e-05"', 'norm_eps is "1e-05", expected a number'),
+        ("1e-05", "0", "norm_eps is 0.0, expected a float32 above 0 and below 1e\\+30"),
+        ("1e-05", "1e-60", "norm_eps is 0.0, expected a float32 above 0 and below 1e\\+30"),
+        ("1e-05", "1e39", "norm_eps is inf, expected a float32 above 0 and below 1e\\+30"),
+        ("1e-05", "1e999", "norm_eps is Infinity, expected a number"),
+        ("1e-05", "NaN", "NaN is not JSON"),
+        ("1e-05", "1" + "0" * 400, "norm_eps is too large"),
+        ("5\n", ", ".join("5" * 16) + "\n", "eos_ids has 17 entries, at most 16 fit"),
+        ('"bos_id": 1', '"bos_id": -2', "bos_id is -2, expected a token id or -1"),
+        ('"bos_id": 1', '"bos_id": 768', "bos_id is 768"),
+        ("5\n", "768\n", "eos_ids is 768, expected token ids"),
+        ("5\n", '"5"\n', "eos_ids is .*, expected an array of integers"),
+        ('"mixtral"', "1", "architecture is 1, expected a string"),
+        ("{", "[", "no JSON"),
+    ],
+)
+def test_a_wrong_text_is_refused_by_name(old: str, new: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(TEXT.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=message) as caught:
+        ModelConfig.read(path)
+    assert caught.value.exit_code == 4
+    assert caught.value.message.startswith(f"{path}: ")
+
+
+def test_files_that_are_no_config(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with pytest.raises(FileMissingError, match="cannot be read"):
+        ModelConfig.read(path)
+    path.write_bytes(b'{"\xff')
+    with pytest.raises(ConfigError, match="is not UTF-8: byte 2"):
+        ModelConfig.read(path)
+    path.write_bytes(b" " * (1 << 20) + b"{")
+    with pytest.raises(ConfigError, match="larger than 1048576 bytes"):
+        ModelConfig.read(path)
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        ModelConfig.read(path)
+    path.write_bytes(b"[1]")
+    with pytest.raises(ConfigError, match="not a JSON object"):
+        ModelConfig.read(path)

@@ -1,0 +1,274 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rows, tiles and rounding, against layouts written out by hand and exact fractions."""
+
+from __future__ import annotations
+
+import struct
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from colibri_deploy.tiles import (
+    DType,
+    Layout,
+    RangeError,
+    is_exact,
+    item_size,
+    pack_rows,
+    pack_tiles,
+    quantise_q8,
+    round_bf16,
+    round_f16,
+    unpack_rows,
+    unpack_tiles,
+    widen_bf16,
+)
+
+FLOATS = (DType.f32, DType.f16, DType.bf16)
+
+
+def f32(*values: float) -> npt.NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "rows", "cols", "size"),
+    [
+        (DType.f32, Layout.rows, 1, 3, 12),
+        (DType.bf16, Layout.rows, 5, 7, 70),
+        (DType.u8, Layout.rows, 1, 1001, 1001),
+        (DType.f32, Layout.tiles, 1, 1, 16 * 64 * 4),
+        (DType.f16, Layout.tiles, 17, 65, 32 * 128 * 2),
+        (DType.q8, Layout.tiles, 16, 64, 1088),
+        (DType.q8, Layout.tiles, 1568, 1056, 98 * 17 * 1088),
+    ],
+)
+def test_item_sizes(dtype: DType, layout: Layout, rows: int, cols: int, size: int) -> None:
+    assert item_size(dtype, layout, rows, cols) == size
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [
+        (DType.q8, Layout.rows),
+        (DType.u8, Layout.tiles),
+        (DType.q4, Layout.tiles),
+        (DType.mxfp4, Layout.tiles),
+    ],
+)
+def test_pairs_that_do_not_exist_are_refused(dtype: DType, layout: Layout) -> None:
+    with pytest.raises(ValueError, match=f"dtype {dtype.name} has no layout {layout.name}"):
+        item_size(dtype, layout, 16, 64)
+
+
+def test_rows_lie_one_after_another() -> None:
+    data = pack_rows(f32(1, -2, 0.5, 3).reshape(2, 2), DType.bf16)
+    assert data.tobytes().hex() == "803f00c0003f4040"
+    data = pack_rows(f32(1, -2, 0.5, 3).reshape(2, 2), DType.f16)
+    assert data.tobytes().hex() == "003c00c000380042"
+    data = pack_rows(f32(1, -2), DType.f32)
+    assert data.tobytes().hex() == "0000803f000000c0"
+
+
+def test_a_float_tile_lies_column_after_column() -> None:
+    # Value 100 * row + column, 18 rows x 3 columns: two tiles of 16 x 64.
+    values = (100 * np.arange(18)[:, None] + np.arange(3)[None, :]).astype(np.float32)
+    data = pack_tiles(values, DType.f32)
+    numbers = struct.unpack("<2048f", data.tobytes())
+    first, second = numbers[:1024], numbers[1024:]
+    assert first[:16] == (0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1300,
+                          1400, 1500)  # fmt: skip
+    assert first[16:20] == (1, 101, 201, 301)
+    assert first[32:36] == (2, 102, 202, 302)
+    assert not any(first[48:])
+    assert second[:4] == (1600, 1700, 0, 0)
+    assert second[16:20] == (1601, 1701, 0, 0)
+    assert second[32:36] == (1602, 1702, 0, 0)
+    assert not any(second[48:])
+
+
+def test_a_q8_pair_is_scales_then_two_blocks_in_groups_of_four_columns() -> None:
+    values = np.zeros((16, 64), dtype=np.float32)
+    values[0, 0] = 127.0  # scale 1
+    values[0, 1] = -3.0
+    values[0, 4] = 5.0
+    values[3, 2] = 254.0  # scale 2
+    values[3, 37] = -63.5  # scale 1/2: column 5 of the second block
+    values[15, 63] = 127.0
+    data = pack_tiles(values, DType.q8).tobytes()
+    expected = bytearray(1088)
+    expected[0:2] = b"\x00\x3c"  # first block, row 0: 1.0
+    expected[6:8] = b"\x00\x40"  # first block, row 3: 2.0
+    expected[32 + 6 : 32 + 8] = b"\x00\x38"  # second block, row 3: 0.5
+    expected[32 + 30 : 32 + 32] = b"\x00\x3c"  # second block, row 15: 1.0
+    expected[64 + 0] = 127  # row 0: group 0, columns 0 and 1
+    expected[64 + 1] = 256 - 3
+    expected[64 + 64] = 5  # row 0: group 1, column 4
+    expected[64 + 4 * 3 + 2] = 127  # row 3: group 0, column 2
+    expected[576 + 64 + 4 * 3 + 1] = 256 - 127  # row 3: group 1, column 5 of the block
+    expected[576 + 64 * 7 + 4 * 15 + 3] = 127  # row 15: group 7, column 31 of the block
+    assert data == bytes(expected)
+
+
+def test_q8_pairs_and_tiles_follow_one_another() -> None:
+    values = np.zeros((17, 65), dtype=np.float32)
+    values[0, 64] = 127.0
+    values[16, 0] = 127.0
+    data = pack_tiles(values, DType.q8).tobytes()
+    assert len(data) == 4 * 1088
+    where = [index for index, byte in enumerate(data) if byte == 127]
+    assert where == [1088 + 64, 2 * 1088 + 64]
+
+
+def test_a_scale_that_vanishes_in_f16_gives_zeros() -> None:
+    integers, scales = quantise_q8(f32(*[1e-7] * 32)[None, :])
+    assert scales.tolist() == [0.0]
+    assert not integers.any()
+
+
+def test_integers_are_clamped_where_the_scale_was_rounded_down() -> None:
+    # amax / 127 = 1.4 * 2^-24 becomes 2^-24, the smallest f16; the ratio 177.8 is clamped.
+    value = 127 * 1.4 * 2.0**-24
+    integers, scales = quantise_q8(f32(value, -value, *[0.0] * 30)[None, :])
+    assert scales.tolist() == [2.0**-24]
+    assert integers[0, :3].tolist() == [127, -127, 0]
+
+
+def test_ties_go_to_the_even_integer() -> None:
+    integers, _ = quantise_q8(f32(127, 0.5, 1.5, 2.5, -0.5, -1.5, *[0.0] * 26)[None, :])
+    assert integers[0, :6].tolist() == [127, 0, 2, 2, 0, -2]
+
+
+def test_a_block_whose_scale_is_too_large_is_refused() -> None:
+    with pytest.raises(RangeError, match="too large for a q8 scale"):
+        quantise_q8(f32(65520.0 * 127, *[0.0] * 31)[None, :])
+
+
+def test_values_too_large_for_half_types_are_refused() -> None:
+    assert round_f16(f32(65519.0)).tolist() == [65504.0]
+    with pytest.raises(RangeError, match=r"65520\.0, does not fit f16"):
+        round_f16(f32(1.0, -65520.0))
+    with pytest.raises(RangeError, match="does not fit bf16"):
+        round_bf16(f32(3.4e38))
+
+
+def test_bf16_rounds_to_nearest_even() -> None:
+    bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x80000001], dtype=np.uint32)
+    assert [hex(one) for one in round_bf16(bits.view(np.float32))] == [
+        "0x3f80",
+        "0x3f82",
+        "0x3f81",
+        "0x3f80",
+        "0x8000",
+    ]
+
+
+def test_every_bf16_survives_widening_and_rounding() -> None:
+    bits = np.arange(65536, dtype=np.uint32).astype(np.uint16)
+    finite = bits[(bits & 0x7F80) != 0x7F80]
+    assert np.array_equal(round_bf16(widen_bf16(finite)), finite)
+
+
+def test_what_each_type_holds_exactly() -> None:
+    cases = {
+        1.0: (True, True),
+        1 / 3: (False, False),
+        1.00390625: (True, False),  # 8 bits after the point
+        65536.0: (False, True),
+        2.0**-24: (True, True),
+        2.0**-25: (False, True),
+        -0.0: (True, True),
+    }
+    for value, (f16, bf16) in cases.items():
+        assert is_exact(f32(value), DType.f32)
+        assert is_exact(f32(value), DType.f16) is f16, value
+        assert is_exact(f32(value), DType.bf16) is bf16, value
+        assert is_exact(f32(1.0, value), DType.f16) is f16, value
+
+
+SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=150)
+
+
+@given(st.data(), st.sampled_from(FLOATS), SHAPES)
+def test_float_tiles_and_rows_come_back(
+    data: st.DataObject, dtype: DType, shape: tuple[int, int]
+) -> None:
+    bits = data.draw(hnp.arrays(np.uint8, shape))
+    values = (bits.astype(np.float32) - np.float32(128)) / np.float32(16)
+    tiles = pack_tiles(values, dtype)
+    assert tiles.size == item_size(dtype, Layout.tiles, *shape)
+    assert np.array_equal(unpack_tiles(tiles, dtype, *shape), values)
+    rows = pack_rows(values, dtype)
+    assert rows.size == item_size(dtype, Layout.rows, *shape)
+    assert np.array_equal(unpack_rows(rows, dtype, *shape), values)
+
+
+@given(st.data(), SHAPES)
+def test_q8_tiles_hold_what_the_blocks_were_rounded_to(
+    data: st.DataObject, shape: tuple[int, int]
+) -> None:
+    values = data.draw(hnp.arrays(np.float32, shape, elements=st.floats(-8, 8, width=32)))
+    tiles = pack_tiles(values, DType.q8)
+    assert tiles.size == item_size(DType.q8, Layout.tiles, *shape)
+    got = unpack_tiles(tiles, DType.q8, *shape)
+    for row in range(shape[0]):
+        for first in range(0, shape[1], 32):
+            block = np.zeros(32, dtype=np.float32)
+            part = values[row, first : first + 32]
+            block[: part.size] = part
+            integers, scale = quantise_q8(block)
+            expected = integers.astype(np.float32) * np.float32(scale)
+            assert np.array_equal(got[row, first : first + 32], expected[: part.size])
+
+
+@given(st.integers(1, 6), st.integers(1, 80), st.sampled_from([*FLOATS, DType.q8]))
+def test_a_matrix_may_be_packed_some_tiles_at_a_time(n_tiles: int, cols: int, dtype: DType) -> None:
+    values = np.arange(16 * n_tiles * cols, dtype=np.float32).reshape(-1, cols) / np.float32(64)
+    parts = [pack_tiles(values[row : row + 16], dtype) for row in range(0, 16 * n_tiles, 16)]
+    assert np.array_equal(np.concatenate(parts), pack_tiles(values, dtype))
+
+
+def round_binary(value: Fraction, digits: int, lowest: int) -> Fraction:
+    """The nearest multiple of 2^e, e >= `lowest`, with `digits` binary digits; ties to even."""
+    if value == 0:
+        return Fraction(0)
+    exponent = lowest
+    while abs(value) >= Fraction(2) ** (exponent + digits):
+        exponent += 1
+    return round(value / Fraction(2) ** exponent) * Fraction(2) ** exponent
+
+
+def exact_q8(block: list[float]) -> tuple[list[int], Fraction]:
+    """FORMAT.md's rule in exact arithmetic with explicit roundings."""
+    numbers = [Fraction(value) for value in block]
+    ratio = round_binary(max(abs(value) for value in numbers) / 127, 24, -149)  # float32
+    scale = round_binary(ratio, 11, -24)  # f16
+    if scale == 0:
+        return [0] * len(block), scale
+    quotients = [round_binary(value / scale, 24, -149) for value in numbers]  # float32
+    return [max(-127, min(127, round(quotient))) for quotient in quotients], scale
+
+
+@given(
+    st.lists(st.floats(-8e6, 8e6, width=32), min_size=32, max_size=32),
+    st.sampled_from([0, 0, -20, -30, -60, -120]),
+)
+def test_q8_rounds_as_exact_fractions_do(values: list[float], exponent: int) -> None:
+    block = np.ldexp(np.array(values, dtype=np.float32), exponent).astype(np.float32)
+    integers, scale = quantise_q8(block)
+    expected_integers, expected_scale = exact_q8([float(value) for value in block])
+    assert Fraction(float(scale)) == expected_scale
+    assert integers.tolist() == expected_integers
+
+
+def test_q8_of_one_block_in_numbers() -> None:
+    # amax 1: 1/127 = 0.007874016 becomes the f16 0.00787353515625; 0.3 / that = 38.10.
+    integers, scale = quantise_q8(f32(1.0, 0.3, -0.9999, 0.004, 0.0039, *[0.0] * 27))
+    assert float(scale) == 0.00787353515625
+    assert integers[:5].tolist() == [127, 38, -127, 1, 0]
