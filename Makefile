@@ -12,10 +12,12 @@ define part
 	printf '== %s: %d.%d min\n' '$(1)' $$((seconds / 60)) $$((seconds % 60 / 6))
 endef
 
-.PHONY: help test clean
+.PHONY: help test bench release clean
 
 help:
 	@echo "make test     check style and types, run all tests"
+	@echo "make bench    measure the kernels against this machine's roof"
+	@echo "make release  build the engine for every target, in build/<target>/"
 	@echo "make clean    remove the builds; .venv stays"
 
 test: $(READY)
@@ -23,6 +25,15 @@ test: $(READY)
 	$(call part,ruff,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
 	$(call part,mypy,$(BIN)/mypy)
 	$(call part,pytest,$(BIN)/pytest)
+
+bench: $(READY)
+	PATH="$(CURDIR)/$(BIN):$$PATH" meson setup --reconfigure build/bench --cross-file cross/$$(uname -m)-linux-musl.ini
+	PATH="$(CURDIR)/$(BIN):$$PATH" ninja -C build/bench bench/kernels
+	build/bench/bench/kernels --threads 1
+	build/bench/bench/kernels --threads $$(nproc)
+
+release: $(READY)
+	$(BIN)/colibri-deploy build --all
 
 clean:
 	rm -rf build dist

@@ -113,7 +113,7 @@ int colibri_tokenize(const colibri_model *model, const char *text, size_t n_byte
                      size_t *n_ids, colibri_error *error);
 
 // The bytes of ids[n_ids] as the checkpoint's decoder joins them, special tokens left out.
-// *text is malloc'ed and NUL-terminated; it may hold incomplete UTF-8 at the end.
+// *text is malloc'ed, NUL-terminated UTF-8; what is no UTF-8 has become U+FFFD.
 int colibri_detokenize(const colibri_model *model, const int32_t *ids, size_t n_ids, char **text,
                        size_t *n_bytes, colibri_error *error);
 

@@ -78,6 +78,9 @@ static int check(const struct clb_config *c, const char *path, colibri_error *er
         wrong = "top_k is larger than n_experts";
     else if (c->bos_id >= c->vocab_size)
         wrong = "bos_id is not below vocab_size";
+    for (int i = 0; i < c->n_eos; i++)
+        if (c->eos_ids[i] >= c->vocab_size)
+            wrong = "an entry of eos_ids is not below vocab_size";
     if (wrong)
         return clb_error(error, COLIBRI_ERROR_CONFIG, "%s: %s; convert the model again", path,
                          wrong);

@@ -14,7 +14,6 @@ enum {
     HEADER_BYTES = 128,
     SECTION_BYTES = 128,
     MAX_SECTIONS = 256,
-    SECTION_ALIGN = 65536,
     TILE_ITEM_ALIGN = 4096,
     ROW_ITEM_ALIGN = 64,
 };
@@ -30,6 +29,13 @@ static int damaged(const char *path, const char *what, colibri_error *error)
                      "%s: %s does not match its checksum: the file is damaged, copy or convert it "
                      "again",
                      path, what);
+}
+
+static bool all_zero(const uint8_t *p, size_t n)
+{
+    while (n && !*p)
+        p++, n--;
+    return !n;
 }
 
 static int check_header(struct clb_format *f, const char *path, colibri_error *error)
@@ -50,9 +56,9 @@ static int check_header(struct clb_format *f, const char *path, colibri_error *e
                          path, clb_u32(h + 16));
     if (clb_crc32(h, HEADER_BYTES - 4) != clb_u32(h + 124))
         return damaged(path, "the header", error);
-    if (clb_u32(h + 16) != 1 || clb_u32(h + 20) != 0x01020304)
-        return clb_error(error, COLIBRI_ERROR_FORMAT, "%s: version or byte order is not valid",
-                         path);
+    if (clb_u32(h + 16) != 1 || clb_u32(h + 20) != 0x01020304 || !all_zero(h + 64, 60))
+        return clb_error(error, COLIBRI_ERROR_FORMAT,
+                         "%s: version, byte order or a reserved field is not valid", path);
     uint64_t file_size = clb_u64(h + 32);
     if (file_size != f->map.size)
         return clb_error(error, COLIBRI_ERROR_TRUNCATED,
@@ -97,7 +103,9 @@ static uint64_t item_size(const struct clb_section *s)
 static int parse_section(const struct clb_format *f, const uint8_t *p, struct clb_section *s)
 {
     memcpy(s->name, p, sizeof s->name);
-    if (!s->name[0] || s->name[sizeof s->name - 1])
+    size_t name_size = strnlen(s->name, sizeof s->name);
+    if (!name_size || !all_zero(p + name_size, sizeof s->name - name_size) ||
+        name_size == sizeof s->name || !all_zero(p + 92, SECTION_BYTES - 92))
         return 1;
     uint32_t dtype = clb_u32(p + 32), layout = clb_u32(p + 36);
     if (dtype >= CLB_N_DTYPES || layout > CLB_TILES)
@@ -116,7 +124,8 @@ static int parse_section(const struct clb_format *f, const uint8_t *p, struct cl
     uint64_t align = s->layout == CLB_TILES ? TILE_ITEM_ALIGN : ROW_ITEM_ALIGN;
     if (!s->n_layers || !s->n_experts || !s->rows || !s->cols || s->rows > INT32_MAX / 2 ||
         s->cols > INT32_MAX / 2 || s->offset % align || s->layer_stride % align ||
-        s->expert_stride % align || !s->item_size || s->item_size != item_size(s))
+        s->expert_stride % align || (s->n_layers == 1 && s->layer_stride) ||
+        (s->n_experts == 1 && s->expert_stride) || !s->item_size || s->item_size != item_size(s))
         return 1;
     uint64_t layers, experts, end;
     return !clb_mul(s->n_layers - 1, s->layer_stride, &layers) ||

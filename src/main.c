@@ -8,6 +8,7 @@
 #include "nll.h"
 #include "options.h"
 #include "sha256.h"
+#include "switch.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -303,6 +304,8 @@ int main(int argc, char **argv)
         rc = print_version();
     else if (!rc && options.sha256)
         rc = print_sha256(options.sha256, &error);
+    else if (!rc && options.switch_to[0])
+        rc = clb_switch_link(options.switch_to[0], options.switch_to[1], &error);
     else if (!rc)
         rc = run(&options, &error);
     if (!rc && (fflush(stdout) || ferror(stdout)))

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum kind { FLAG, TEXT, NUMBER };
+enum kind { FLAG, TEXT, TEXT_PAIR, NUMBER };
 
 static const struct option {
     const char *name, *value; // value: what it stands for in the help
@@ -34,6 +34,7 @@ static const struct option {
     {"use_mlock", 0, FLAG, AT(use_mlock), "keep the model in memory, or fail"},
     {"verify", 0, FLAG, AT(verify), "check every checksum of the model first"},
     {"sha256", "FILE", TEXT, AT(sha256), "print the SHA-256 of a file and stop"},
+    {"switch", "LINK TARGET", TEXT_PAIR, AT(switch_to), "point a symbolic link elsewhere, atomically"},
     {"version", 0, FLAG, AT(version), "version, ISA levels and CPU features"},
     {"help", 0, FLAG, AT(help), "this text"},
 };
@@ -46,7 +47,7 @@ void clb_options_help(void)
         char left[40];
         snprintf(left, sizeof left, "--%s%s%s", options[i].name, options[i].value ? " " : "",
                  options[i].value ? options[i].value : "");
-        printf("  %-20s %s\n", left, options[i].help);
+        printf("  %-22s %s\n", left, options[i].help);
     }
     puts("\nExit codes: 0 done, 2 usage, 3 missing file, 4 config.json, 5 not a model, 6 truncated,"
          "\n7 damaged, 8 ISA level, 9 memory, 10 NaN or Inf, 11 prompt.");
@@ -72,7 +73,7 @@ static int set(struct clb_options *o, const struct option *option, const char *v
                colibri_error *error)
 {
     char *field = (char *)o + option->offset;
-    if (option->kind == TEXT) {
+    if (option->kind == TEXT || option->kind == TEXT_PAIR) {
         *(const char **)(void *)field = value;
         return 0;
     }
@@ -114,7 +115,7 @@ static int check(struct clb_options *o, colibri_error *error)
                          "give one of --prompt, --prompt_file and --tokens");
     if (o->tokenize + o->logits + o->nll > 1)
         return clb_error(error, COLIBRI_ERROR_USAGE, "give one of --tokenize, --logits and --nll");
-    if (o->help || o->version || o->sha256)
+    if (o->help || o->version || o->sha256 || o->switch_to[0])
         return 0;
     if (!o->model)
         return clb_error(error, COLIBRI_ERROR_USAGE, "name a model with --model; see --help");
@@ -138,12 +139,15 @@ int clb_options_parse(struct clb_options *o, int argc, char **argv, colibri_erro
             *((bool *)((char *)o + option->offset)) = true;
             continue;
         }
-        if (!value && i + 1 == argc)
+        bool pair = option->kind == TEXT_PAIR;
+        if (i + !value + pair >= argc)
             return clb_error(error, COLIBRI_ERROR_USAGE, "--%s needs a value (%s)", option->name,
                              option->value);
         int rc = set(o, option, value ? value : argv[++i], error);
         if (rc)
             return rc;
+        if (pair)
+            o->switch_to[1] = argv[++i];
     }
     return check(o, error);
 }

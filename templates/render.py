@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Renders the kernels. Meson calls it; so can you, to read what is compiled:
 
-    python3 templates/render.py kernel q8_mm avx2 /dev/stdout
+python3 templates/render.py kernel q8_mm avx2 /dev/stdout
 """
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,7 +55,7 @@ def header() -> str:
 
 def table(arch: str, *levels: str) -> str:
     """kernels.c: the levels in this build, and what each needs."""
-    kernels_of: dict[str, tuple[Kernel, ...]] = {level: KERNELS for level in levels}
+    kernels_of: dict[str, tuple[Kernel, ...]] = dict.fromkeys(levels, KERNELS)
     facts: dict[str, ModuleType] = {level: _facts(level) for level in levels}
     return _render("kernels.c.j2", arch=arch, levels=levels, kernels_of=kernels_of, facts=facts)
 
@@ -84,7 +85,12 @@ def main(args: list[str]) -> None:
     if args[0] == "plan":
         sys.stdout.write(plan(*args[1:]))
         return
-    makers = {"vector": vector, "kernel": kernel, "header": header, "table": table}
+    makers: dict[str, Callable[..., str]] = {
+        "vector": vector,
+        "kernel": kernel,
+        "header": header,
+        "table": table,
+    }
     Path(args[-1]).write_text(makers[args[0]](*args[1:-1]), encoding="utf-8")
 
 

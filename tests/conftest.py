@@ -12,13 +12,15 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from colibri_deploy.build import build, plan
+from colibri_deploy.convert import DTypeChoice, convert_checkpoint
 from colibri_deploy.process import Completed, run
 from colibri_deploy.targets import ARCHITECTURES, load_targets, machine_arch, select
 from colibri_deploy.toolchain import find_toolchain
@@ -120,3 +122,29 @@ def make_checkpoint() -> Callable[..., Path]:
 def checkpoint(make_checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
     """A Mixtral checkpoint: hidden 32, FFN 40, 3 experts, 2 layers, 50 tokens, float32."""
     return make_checkpoint(tmp_path / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def models(shared: Path) -> Iterator[Callable[[str, DTypeChoice], Path]]:
+    """`models(name, dtype)` is a converted model, made once a session and removed at its end.
+
+    `name` is a directory of ../shared/fixtures, or `synthetic`: hidden 1056, FFN 1568, 12 experts
+    of which 3 are used, large enough for the order of sums to matter.
+    """
+    with tempfile.TemporaryDirectory(prefix="colibri-models-") as scratch:
+        directory = Path(scratch)
+
+        @functools.cache
+        def checkpoint_of(name: str) -> Path:
+            if name != "synthetic":
+                return shared / "fixtures" / name
+            run([sys.executable, ROOT / "tests/golden/synthetic.py", directory / "checkpoint"])
+            return directory / "checkpoint"
+
+        @functools.cache
+        def converted(name: str, dtype: DTypeChoice) -> Path:
+            destination = directory / f"{name}-{dtype}"
+            convert_checkpoint(checkpoint_of(name), destination, dtype)
+            return destination
+
+        yield converted

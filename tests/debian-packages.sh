@@ -3,7 +3,7 @@
 # As root it installs what is missing, otherwise it says how.
 set -eu
 
-packages="qemu-user-static"
+packages="binutils qemu-user-static"
 
 if ! command -v dpkg-query >/dev/null; then
     echo "not a Debian system: the tests need the programs of $packages" >&2

@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""One logits hash per model: whatever the ISA level, the threads and the batch."""
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from colibri_deploy.convert import DTypeChoice
+from colibri_deploy.process import Completed
+
+# More than one chunk of attention; below every fixture's vocabulary.
+PROMPT = [(7919 * i + 13) % 512 for i in range(270)]
+NUM_TOKENS = 2
+
+# Numerics clb1, as tests/golden/reference.py gives them (see test_reference.py).
+HASHES = {
+    ("mixtral", "keep"): "b4ee3beb4f75c95184ba6d78f91aff4de86c2b81dfd84ba0321bf9558f39ab34",
+    ("mixtral", "q8"): "042936657d4aeb8aaa7b0bdaf858b6446b4a84ce90ef0955e044c7eb53b5c694",
+    ("starcoder_moe", "keep"): "c00020fa8a765f7e3e0a096d89c2053579e8fd86cb7c3d3cf3068b3f0ff57568",
+    ("starcoder_moe", "q8"): "0cf277b3ebe0d171509ffef0317bf9cf17fafcdd26c49e31e6e87838f05cf67d",
+    ("llama", "keep"): "8a1390c5141792c9428e75cbfb5e4ffa3592dbcfc179bb4e3f2872742d88ac6e",
+    ("llama", "q8"): "0f9559ae3e496c320a8cbdc96315f053361c09c189a794720babdf5e40b5075e",
+    ("synthetic", "f32"): "03436f5ed78d017f96448fa7ba6ba819dc63d27634f2c709c4cc8e690832f5a3",
+    ("synthetic", "q8"): "6682420a472d176181255b18436e7d8c2adb8a437bf161e9c01824af409fe92e",
+}
+FIXTURES = [key for key in HASHES if key[0] != "synthetic"]
+SYNTHETIC = [key for key in HASHES if key[0] == "synthetic"]
+
+THREADS, BATCHES = (1, 2, 3), (1, 7, len(PROMPT))
+EVERY = tuple(itertools.product(THREADS, BATCHES))
+DIAGONAL = ((1, len(PROMPT)), (2, 7), (3, 1))  # each thread count and each batch once
+
+Models = Callable[[str, DTypeChoice], Path]
+
+
+def hashes(
+    run_engine: Callable[..., Completed],
+    model: Path,
+    arch: str,
+    isa: str,
+    settings: tuple[tuple[int, int], ...],
+) -> set[str]:
+    """The hashes that all settings give."""
+
+    def one(setting: tuple[int, int]) -> str:
+        threads, batch = setting
+        result = run_engine(
+            arch,
+            *("--model", model, "--tokens", ",".join(map(str, PROMPT))),
+            *("--num_tokens", str(NUM_TOKENS), "--ignore_eos", "--format", "ids"),
+            *("--isa", isa, "--threads", str(threads), "--batch", str(batch), "--logits_hash"),
+        )
+        assert result.status == 0, result.stderr
+        _, logits_hash, _ = result.stdout.splitlines()[-1].split()
+        return logits_hash
+
+    with ThreadPoolExecutor(2) as pool:
+        return set(pool.map(one, settings))
+
+
+@pytest.mark.parametrize(
+    ("arch", "isa"),
+    [
+        ("x86_64", "scalar"),
+        ("x86_64", "avx2"),
+        ("aarch64", "scalar"),
+        ("aarch64", "neon"),
+        ("riscv64", "scalar"),
+    ],
+)
+@pytest.mark.parametrize(("name", "dtype"), FIXTURES)
+def test_a_fixture_has_one_hash_for_all_threads_and_batches(
+    name: str,
+    dtype: DTypeChoice,
+    arch: str,
+    isa: str,
+    models: Models,
+    run_engine: Callable[..., Completed],
+) -> None:
+    model = models(name, dtype)
+    assert hashes(run_engine, model, arch, isa, EVERY) == {f"clb1:{HASHES[name, dtype]}"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "isa", "dtype", "settings"),
+    [
+        ("x86_64", "scalar", "f32", EVERY),
+        ("x86_64", "avx2", "f32", EVERY),
+        ("aarch64", "neon", "f32", ((2, 7),)),
+        ("riscv64", "scalar", "f32", ((2, 7),)),
+        ("x86_64", "scalar", "q8", EVERY),
+        ("x86_64", "avx2", "q8", EVERY),
+        ("aarch64", "scalar", "q8", DIAGONAL),
+        ("aarch64", "neon", "q8", EVERY),
+        ("riscv64", "scalar", "q8", ((3, 1), (2, 7))),
+    ],
+)
+def test_a_model_in_which_the_order_of_sums_shows_has_one_hash(
+    arch: str,
+    isa: str,
+    dtype: DTypeChoice,
+    settings: tuple[tuple[int, int], ...],
+    models: Models,
+    run_engine: Callable[..., Completed],
+) -> None:
+    model = models("synthetic", dtype)
+    assert hashes(run_engine, model, arch, isa, settings) == {f"clb1:{HASHES['synthetic', dtype]}"}
+
+
+@pytest.mark.parametrize("kv", ["f32", "f16"])
+def test_the_type_of_the_cache_is_named_and_changes_the_hash(
+    kv: str, models: Models, run_engine: Callable[..., Completed]
+) -> None:
+    result = run_engine(
+        "x86_64",
+        *("--model", models("mixtral", "keep"), "--tokens", ",".join(map(str, PROMPT))),
+        *("--num_tokens", str(NUM_TOKENS), "--ignore_eos", "--format", "ids"),
+        *("--logits_hash", "--kv", kv),
+    )
+    word, logits_hash, named = result.stdout.splitlines()[-1].split()
+    assert (word, named) == ("logits_hash:", f"kv:{kv}")
+    assert (logits_hash == f"clb1:{HASHES['mixtral', 'keep']}") == (kv == "f32")

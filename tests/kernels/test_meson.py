@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""The engine builds with plain Meson and a cross file; its own tests run through exe_wrapper."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from colibri_deploy.convert import DTypeChoice
+from colibri_deploy.process import Completed, run
+from colibri_deploy.targets import machine_arch
+
+LEVELS = {"x86_64": ["scalar", "avx2"], "aarch64": ["scalar", "neon"], "riscv64": ["scalar"]}
+
+# libm functions of C17. The engine's arithmetic may call only the four below.
+LIBM = set(
+    """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1
+    fabs fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p
+    log2 logb lrint lround modf nan nearbyint nextafter nexttoward pow remainder remquo rint round
+    scalbln scalbn sin sinh sqrt tan tanh tgamma trunc""".split()
+)
+ALLOWED = {"fabs", "fabsf", "sqrt", "sqrtf"}
+
+
+def meson(*arguments: str | Path, check: bool = True) -> Completed:
+    """Runs Meson with the environment's ziglang first in PATH."""
+    scripts = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "mesonbuild.mesonmain", *arguments]
+    return run(command, env=environment, check=check)
+
+
+def setup(root: Path, build: Path, arch: str, *options: str, check: bool = True) -> Completed:
+    """`meson setup build --cross-file ...` of the tree in `root`."""
+    cross = root / f"cross/{arch}-linux-musl.ini"
+    return meson("setup", build, root, "--cross-file", cross, *options, check=check)
+
+
+@pytest.mark.parametrize("arch", list(LEVELS))
+def test_plain_meson_builds_and_tests_every_level(
+    arch: str, root: Path, tmp_path: Path, require_program: Callable[[str], Path]
+) -> None:
+    if arch != machine_arch():
+        require_program(f"qemu-{arch}-static")
+    setup(root, tmp_path, arch)
+    build = meson("compile", "-C", tmp_path)
+    sizes = re.findall(r"^(\S[^,\n]*?(?:, stripped)?) +[\d,]+ of +[\d,]+$", build.stdout, re.MULTILINE)
+    kernels = [f"kernels {level}" for level in sorted(LEVELS[arch])]
+    assert sizes == ["engine", *kernels, "libc", "program", "tokenizer", "colibri, stripped"]
+
+    tests = meson("test", "-C", tmp_path, "--verbose")
+    counts = re.findall(r"^(\w+) +(\d+) comparisons with scalar, (\d+) differ$", tests.stdout, re.M)
+    assert counts == [(level, "840", "0") for level in LEVELS[arch]]
+    assert re.search(r"^Ok: +2 *$", tests.stdout, re.M)
+
+    undefined = subprocess.run(
+        [
+            *(require_program("nm"), "--undefined-only", "--format=just-symbols"),
+            *(tmp_path / "src" / f"lib{name}.a" for name in ("colibri", "program", "tokenizer")),
+        ],
+        check=True,
+        text=True,
+        capture_output=True,
+    ).stdout.split()
+    assert "mmap" in undefined  # the list is not empty for another reason
+    assert {name for name in undefined if LIBM & {name, name[:-1]}} <= ALLOWED
+
+
+@pytest.mark.parametrize("optimization", ["0", "2"])
+def test_debug_and_optimization_are_independent(
+    optimization: str,
+    root: Path,
+    tmp_path: Path,
+    models: Callable[[str, DTypeChoice], Path],
+    run_engine: Callable[..., Completed],
+) -> None:
+    setup(root, tmp_path, "x86_64", "-Ddebug=true", f"-Doptimization={optimization}")
+    meson("compile", "-C", tmp_path, "colibri:executable")
+    arguments = [
+        *("--model", models("mixtral", "keep"), "--tokens", "1,2,3", "--num_tokens", "2"),
+        *("--ignore_eos", "--format", "ids", "--logits_hash", "--threads", "2"),
+    ]
+    debug = run([tmp_path / "colibri", *arguments])
+    release = run_engine("x86_64", *arguments)
+    assert debug.stdout == release.stdout
+    assert release.stderr == ""
+    lines = debug.stderr.splitlines()
+    assert lines[0].startswith("map: ")
+    assert any(line.startswith("section: gate_weights bf16 2x8, 96x64, at ") for line in lines)
+    # 2 layers, 5 tokens, 2 experts each
+    assert (
+        sum(bool(re.match(r"routing: layer \d position \d -> expert \d ", x)) for x in lines) == 20
+    )
+
+
+def test_fewer_levels_can_be_built(root: Path, tmp_path: Path) -> None:
+    setup(root, tmp_path / "fewer", "x86_64", "-Disas=scalar")
+    meson("compile", "-C", tmp_path / "fewer", "colibri:executable")
+    version = run([tmp_path / "fewer/colibri", "--version"]).stdout
+    assert "isa inside: scalar\n" in version
+    assert "isa chosen: scalar\n" in version
+
+    refused = setup(root, tmp_path / "none", "x86_64", "-Disas=avx2", check=False)
+    assert refused.status != 0
+    assert "the level scalar must be there, others build on it" in refused.stdout + refused.stderr
