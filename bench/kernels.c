@@ -63,8 +63,8 @@ struct job {
     double times[ROUNDS], roof_times[ROUNDS];
 };
 
-static float *x, *y, *scales;
-static int8_t *q;
+static float *x, *y;
+static struct clb_q8 vectors;
 static struct clb_attention attend[64];
 
 static void matrix_item(void *context, int item, int worker)
@@ -73,7 +73,7 @@ static void matrix_item(void *context, int item, int worker)
     const uint8_t *w = j->w + (size_t)item * (size_t)j->n_tiles * j->tile_bytes;
     float *out = y + (size_t)worker * BATCH * 64;
     if (j->dtype == Q8)
-        kernels.q8_q8_mm(out, 64, w, j->tile_bytes, j->n_tiles, q, COLS, scales, COLS / 64, j->n);
+        kernels.q8_q8_mm(out, 64, w, j->tile_bytes, j->n_tiles, &vectors, COLS / 64, j->n);
     else
         (j->dtype == F32   ? kernels.f32_f32_mm
          : j->dtype == F16 ? kernels.f16_f32_mm
@@ -110,7 +110,7 @@ static void muladd_item(void *context, int item, int worker)
 static void dot_item(void *context, int item, int worker)
 {
     (void)context, (void)item, (void)worker;
-    sink = roof->dot(q, PEAK_ROUNDS);
+    sink = roof->dot(vectors.q, PEAK_ROUNDS);
 }
 
 static double run(struct job *j)
@@ -251,13 +251,13 @@ int main(int argc, char **argv)
         ;
     x = allocate((size_t)BATCH * COLS * sizeof *x);
     y = allocate((size_t)n_threads * BATCH * 64 * sizeof *y);
-    q = allocate((size_t)BATCH * COLS);
-    scales = allocate((size_t)BATCH * COLS / 32 * sizeof *scales);
-    for (int i = 0; i < BATCH * COLS; i++) {
+    vectors.q = allocate((size_t)BATCH * COLS);
+    vectors.scale = allocate((size_t)BATCH * COLS / CLB_BLOCK * sizeof *vectors.scale);
+    vectors.sum = allocate((size_t)BATCH * COLS / CLB_BLOCK * sizeof *vectors.sum);
+    vectors.stride = COLS;
+    for (int i = 0; i < BATCH * COLS; i++)
         x[i] = (float)(i * 37 % 255 - 127) / 1024;
-        q[i] = (int8_t)(i * 37 % 255 - 127);
-        scales[i / 32] = 1.0f / 1024;
-    }
+    kernels.f32_q8_quantize(vectors.q, vectors.scale, vectors.sum, x, BATCH * COLS);
     memset(y, 0, (size_t)n_threads * BATCH * 64 * sizeof *y);
     allocate_attention();
     if (json)

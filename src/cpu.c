@@ -19,6 +19,25 @@ bool clb_cpu_has(const struct clb_feature *f)
     clb_cpuid(f->leaf, f->subleaf, r);
     return r[f->reg] >> f->bit & 1;
 }
+#elif defined(__riscv)
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// AT_HWCAP has a bit for the letter V since Linux 6.5, but some kernels of boards set it for the
+// drafts before 1.0 too. riscv_hwprobe says V only for 1.0; where it is missing, the letter counts.
+enum { HWPROBE = 258, KEY_IMA_EXT_0 = 4, IMA_V = 1 << 2, LETTER_V = 21 };
+
+bool clb_cpu_has(const struct clb_feature *f)
+{
+    struct {
+        int64_t key;
+        uint64_t value;
+    } pair = {.key = KEY_IMA_EXT_0};
+    if (f->bit == LETTER_V && !syscall(HWPROBE, &pair, 1, 0, NULL, 0) && pair.key >= 0)
+        return pair.value & IMA_V;
+    return getauxval(f->leaf) >> f->bit & 1;
+}
 #else
 #include <sys/auxv.h>
 
@@ -28,19 +47,20 @@ bool clb_cpu_has(const struct clb_feature *f)
 }
 #endif
 
-bool clb_cpu_can(const struct clb_level *level)
+const struct clb_feature *clb_cpu_lacks(const struct clb_level *level)
 {
-    for (const struct clb_feature *f = level->needs; f->name; f++)
-        if (!clb_cpu_has(f))
-            return false;
-    return true;
+    for (const struct clb_level *l = clb_levels; l <= level; l++)
+        for (const struct clb_feature *f = l->needs; f->name; f++)
+            if (!clb_cpu_has(f))
+                return f;
+    return NULL;
 }
 
 static const struct clb_level *find_level(const char *name)
 {
     const struct clb_level *found = NULL;
     for (const struct clb_level *l = clb_levels; l->name; l++)
-        if (name ? !strcmp(l->name, name) : clb_cpu_can(l))
+        if (name ? !strcmp(l->name, name) : !clb_cpu_lacks(l))
             found = l;
     return found;
 }
@@ -55,15 +75,14 @@ int clb_cpu_choose(struct clb_kernels *kernels, const char *name, colibri_error 
         return clb_error(error, COLIBRI_ERROR_ISA,
                          "this program has no kernels for the ISA level %s; it has:%s", name,
                          inside);
-    for (const struct clb_feature *f = chosen->needs; f->name; f++)
-        if (!clb_cpu_has(f))
-            return clb_error(error, COLIBRI_ERROR_ISA,
-                             "this CPU cannot run the ISA level %s: it lacks %s; leave out --isa "
-                             "to get the best level that it can run",
-                             chosen->name, f->name);
+    const struct clb_feature *lacking = clb_cpu_lacks(chosen);
+    if (lacking)
+        return clb_error(error, COLIBRI_ERROR_ISA,
+                         "this CPU cannot run the ISA level %s: it lacks %s; leave out --isa to "
+                         "get the best level that it can run",
+                         chosen->name, lacking->name);
     memset(kernels, 0, sizeof *kernels);
     for (const struct clb_level *l = clb_levels; l <= chosen; l++)
-        if (clb_cpu_can(l))
-            l->fill(kernels);
+        l->fill(kernels);
     return 0;
 }

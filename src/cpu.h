@@ -9,7 +9,9 @@
 #include "kernels.h"
 
 bool clb_cpu_has(const struct clb_feature *feature);
-bool clb_cpu_can(const struct clb_level *level);
+
+// The first feature that the level, or one before it, needs and this CPU lacks; NULL: it can run.
+const struct clb_feature *clb_cpu_lacks(const struct clb_level *level);
 
 // Fills *kernels with the level `name`, or with the last usable one if it is NULL.
 int clb_cpu_choose(struct clb_kernels *kernels, const char *name, colibri_error *error);

@@ -29,7 +29,7 @@ static int print_version(void)
         printf(" %s", l->name);
     printf("\nisa usable:");
     for (const struct clb_level *l = clb_levels; l->name; l++)
-        if (clb_cpu_can(l))
+        if (!clb_cpu_lacks(l))
             printf(" %s", l->name);
     printf("\nisa chosen: %s\ncpu features:", chosen.level);
     for (const struct clb_level *l = clb_levels; l->name; l++)

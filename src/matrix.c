@@ -37,11 +37,14 @@ void clb_matrix_mm(const struct clb_kernels *k, const struct clb_matrix *m, cons
     case CLB_BF16:
         k->bf16_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, f32, x->stride, m->cols, n);
         break;
-    case CLB_Q8:
-        k->q8_q8_mm(y, y_stride, w, m->tile_bytes, n_tiles, x->q8 + first * x->stride, x->stride,
-                    x->scale + first * (x->stride / CLB_BLOCK),
+    case CLB_Q8: {
+        size_t block = first * (x->stride / CLB_BLOCK);
+        struct clb_q8 q = {x->q8.q + first * x->stride, x->q8.scale + block, x->q8.sum + block,
+                           x->stride};
+        k->q8_q8_mm(y, y_stride, w, m->tile_bytes, n_tiles, &q,
                     (m->cols + CLB_TILE_COLS - 1) / CLB_TILE_COLS, n);
         break;
+    }
     default: // clb_model_load lets no other type through
         assert(false);
     }

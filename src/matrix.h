@@ -21,10 +21,9 @@ struct clb_matrix {
 
 // Vectors to multiply with: f32, and q8 too where some matrix needs it.
 struct clb_acts {
-    float *f32;   // (n, stride)
-    int8_t *q8;   // (n, stride)
-    float *scale; // (n, stride / 32)
-    size_t stride; // a multiple of 64; values beyond the vector's end are 0
+    float *f32;       // (n, stride)
+    struct clb_q8 q8; // (n, stride), q NULL if no matrix needs it
+    size_t stride;    // a multiple of 64; values beyond the vector's end are 0
 };
 
 void clb_matrix_init(struct clb_matrix *m, const struct clb_format *f,

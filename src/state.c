@@ -34,8 +34,11 @@ static struct clb_acts take_acts(struct arena *a, size_t n, int cols, bool quant
     struct clb_acts acts = {.stride = (size_t)clb_round_up((uint64_t)cols, CLB_TILE_COLS)};
     acts.f32 = take_floats(a, n * acts.stride);
     if (quantised) {
-        acts.q8 = take(a, n * acts.stride, 1);
-        acts.scale = take(a, n * acts.stride / CLB_BLOCK, sizeof *acts.scale);
+        size_t blocks = n * acts.stride / CLB_BLOCK;
+        acts.q8.stride = acts.stride;
+        acts.q8.q = take(a, n * acts.stride, 1);
+        acts.q8.scale = take(a, blocks, sizeof *acts.q8.scale);
+        acts.q8.sum = take(a, blocks, sizeof *acts.q8.sum);
     }
     return acts;
 }

@@ -42,7 +42,8 @@ static void quantise(const struct step *st, const struct clb_acts *x, size_t row
                      size_t n)
 {
     size_t at = row * x->stride + from;
-    st->kernels->f32_q8_quantize(x->q8 + at, x->scale + at / CLB_BLOCK, x->f32 + at, (int)n);
+    st->kernels->f32_q8_quantize(x->q8.q + at, x->q8.scale + at / CLB_BLOCK,
+                                 x->q8.sum + at / CLB_BLOCK, x->f32 + at, (int)n);
 }
 
 static void embed_item(void *context, int token, int worker)
@@ -62,7 +63,7 @@ static void norm_item(void *context, int token, int worker)
     struct clb_acts *h = &st->s->h;
     size_t at = (size_t)token * h->stride;
     st->kernels->f32_rms_norm(h->f32 + at, st->s->x + at, st->norm, c->hidden_size, c->norm_eps);
-    if (h->q8)
+    if (h->q8.q)
         quantise(st, h, (size_t)token, 0, h->stride);
 }
 
@@ -170,11 +171,13 @@ static void gather_item(void *context, int slot, int worker)
     const struct clb_acts *h = &st->s->h, *g = &st->s->gathered;
     size_t to = (size_t)slot * g->stride, from = (size_t)st->s->routes.token[slot] * h->stride;
     memcpy(g->f32 + to, h->f32 + from, h->stride * sizeof *h->f32);
-    if (!h->q8)
+    if (!h->q8.q)
         return;
-    memcpy(g->q8 + to, h->q8 + from, h->stride);
-    memcpy(g->scale + to / CLB_BLOCK, h->scale + from / CLB_BLOCK,
-           h->stride / CLB_BLOCK * sizeof *h->scale);
+    size_t blocks = h->stride / CLB_BLOCK;
+    memcpy(g->q8.q + to, h->q8.q + from, h->stride);
+    memcpy(g->q8.scale + to / CLB_BLOCK, h->q8.scale + from / CLB_BLOCK,
+           blocks * sizeof *h->q8.scale);
+    memcpy(g->q8.sum + to / CLB_BLOCK, h->q8.sum + from / CLB_BLOCK, blocks * sizeof *h->q8.sum);
 }
 
 // Gate, up and their product for 64 rows of one expert, quantised where down wants it.
@@ -194,7 +197,7 @@ static void expand_item(void *context, int item, int worker)
     // the stride is a multiple of CHUNK_ROWS; what lies beyond ffn_size is 0 and stays so
     for (int slot = first; slot < first + n; slot++, at += stride) {
         st->kernels->f32_silu_mul(s->gate.f32 + at, s->gate.f32 + at, s->up + at, CHUNK_ROWS);
-        if (s->gate.q8)
+        if (s->gate.q8.q)
             quantise(st, &s->gate, (size_t)slot, row, CHUNK_ROWS);
     }
 }
@@ -239,7 +242,7 @@ static void attention_block(struct step *st)
     clb_pool_run(s->pool, c->n_kv_heads, store_item, st);
     int blocks = (st->n + st->block_tokens - 1) / st->block_tokens;
     clb_pool_run(s->pool, c->n_kv_heads * blocks, attend_item, st);
-    if (s->attention.q8)
+    if (s->attention.q8.q)
         clb_pool_run(s->pool, st->n, quantise_attention_item, st);
     clb_pool_run(s->pool, chunks(&m->o), output_item, st);
 }

@@ -8,12 +8,12 @@ Adding an operation: write ops/<op>.c.j2, and add its kernels here.
 
 from dataclasses import dataclass
 
-# Levels of each architecture, weakest first. At run time the last usable one is chosen; a level
-# that lacks a kernel inherits it from the levels before it.
+# Levels of each architecture, weakest first. Each needs what the levels before it need, and
+# inherits the kernels that it has none of its own for. At run time the last usable one is chosen.
 LEVELS: dict[str, tuple[str, ...]] = {
-    "x86_64": ("scalar", "avx2"),
-    "aarch64": ("scalar", "neon"),
-    "riscv64": ("scalar",),
+    "x86_64": ("scalar", "sse42", "avx2", "avx512", "avx512_vnni"),
+    "aarch64": ("scalar", "neon", "neon_dotprod", "neon_i8mm"),
+    "riscv64": ("scalar", "rvv"),
 }
 
 
@@ -44,15 +44,15 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel(
         "q8_q8_mm",
         "q8_mm",
-        _MATRIX + "const int8_t *x, size_t x_stride, const float *x_scale, int n_pairs, int n",
-        """As f32_f32_mm for q8 tiles of n_pairs * 64 columns and quantised x (n, x_stride) with
-        scales (n, x_stride / 32).""",
+        _MATRIX + "const struct clb_q8 *x, int n_pairs, int n",
+        "As f32_f32_mm for q8 tiles of n_pairs * 64 columns and n quantised vectors.",
     ),
     Kernel(
         "f32_q8_quantize",
         "quantize",
-        "int8_t *q, float *scale, const float *x, int n",
-        "Blocks of 32: q (n), scale (n / 32) from x (n); n is a multiple of 32.",
+        "int8_t *q, float *scale, int32_t *sum, const float *x, int n",
+        """Blocks of 32: q (n), scale (n / 32) and sum of q (n / 32) from x (n); n is a multiple of
+        32.""",
     ),
     Kernel(
         "f32_f16_convert",

@@ -9,11 +9,10 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jinja2
-from kernels import KERNELS, LEVELS, OPS, Kernel
+from kernels import KERNELS, LEVELS, OPS
 
 HERE = Path(__file__).resolve().parent
 
@@ -25,9 +24,20 @@ _environment = jinja2.Environment(
 )
 
 
-def _facts(level: str) -> Any:
-    """What isa/<level>.j2 sets: arch, cflags, needs, tokens, tiles."""
-    return _environment.get_template(f"isa/{level}.j2").module
+def _facts(level: str) -> dict[str, Any]:
+    """What isa/<level>.j2 says of itself.
+
+    cflags: of the compiler; needs: CPU features beyond those of the levels before it, each a name
+    and leaf, subleaf, register, bit (struct clb_feature); tokens: how many share one tile; tiles:
+    how many one token walks side by side; ops: which operations it has, all if it does not say.
+    """
+    facts: dict[str, Any] = _environment.get_template(f"isa/{level}.j2").module.facts  # type: ignore[attr-defined]
+    return facts
+
+
+def _ops(level: str) -> list[str]:
+    ops: list[str] = _facts(level).get("ops", list(OPS))
+    return ops
 
 
 def _render(template: str, **context: object) -> str:
@@ -44,7 +54,7 @@ def vector(level: str) -> str:
 
 def kernel(op: str, level: str) -> str:
     """The C file with the kernels of one operation at one level."""
-    body = _render(f"ops/{op}.c.j2", level=level, isa=_facts(level)).strip()
+    body = _render(f"ops/{op}.c.j2", level=level, facts=_facts(level)).strip()
     return _render("kernel.c.j2", op=op, level=level, body=body)
 
 
@@ -55,13 +65,13 @@ def header() -> str:
 
 def table(arch: str, *levels: str) -> str:
     """kernels.c: the levels in this build, and what each needs."""
-    kernels_of: dict[str, tuple[Kernel, ...]] = dict.fromkeys(levels, KERNELS)
-    facts: dict[str, ModuleType] = {level: _facts(level) for level in levels}
+    kernels_of = {level: [k for k in KERNELS if k.op in _ops(level)] for level in levels}
+    facts = {level: _facts(level) for level in levels}
     return _render("kernels.c.j2", arch=arch, levels=levels, kernels_of=kernels_of, facts=facts)
 
 
 def plan(arch: str, wanted: str) -> str:
-    """A line `level;flag flag` for each level to build, weakest first, then the names of the ops.
+    """A line `level;flag flag;op op` for each level to build, weakest first.
 
     `wanted` is a comma-separated choice of levels, or empty for all of the architecture.
     """
@@ -72,12 +82,11 @@ def plan(arch: str, wanted: str) -> str:
             raise SystemExit(f"-Disas={name}: {arch} has the levels {', '.join(known)}")
     if chosen and known[0] not in chosen:
         raise SystemExit(f"-Disas={wanted}: the level {known[0]} must be there, others build on it")
-    lines = [
-        f"{level};{' '.join(_facts(level).cflags)}"
+    return "".join(
+        f"{level};{' '.join(_facts(level)['cflags'])};{' '.join(_ops(level))}\n"
         for level in known
         if not chosen or level in chosen
-    ]
-    return "\n".join([*lines, " ".join(OPS)]) + "\n"
+    )
 
 
 def main(args: list[str]) -> None:

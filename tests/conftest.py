@@ -100,6 +100,22 @@ def run_engine(
     return run_it
 
 
+@pytest.fixture(scope="session")
+def require_level(run_engine: Callable[..., Completed]) -> Callable[[str, str], None]:
+    """`require_level(arch, isa)` skips or fails where this machine's CPU lacks the level.
+
+    Levels of other architectures are emulated, and always there.
+    """
+
+    def require(arch: str, isa: str) -> None:
+        version = run_engine(arch, "--version").stdout
+        usable = version.partition("isa usable:")[2].splitlines()[0].split()
+        if arch == machine_arch() and isa not in usable:
+            lacking(f"this CPU cannot run {isa}: it has the levels {', '.join(usable)}")
+
+    return require
+
+
 @pytest.fixture
 def make_checkpoint() -> Callable[..., Path]:
     """`make_checkpoint(directory, **options)` writes a synthetic checkpoint, small by default.

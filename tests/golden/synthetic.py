@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a seeded, random Mixtral checkpoint in the layout of the Hugging Face hub.
+"""Writes a seeded, random Mixtral checkpoint in the layout of the Hugging Face hub, or a Llama.
 
 The bytes depend on the arguments alone, not on the machine or on the version of any package:
 value `i` of a tensor comes from splitmix64 (https://prng.di.unimi.it/splitmix64.c) at counter `i`
@@ -32,7 +32,7 @@ _MASK = (1 << 64) - 1
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The checkpoint's hyperparameters. The head size is hidden / heads."""
+    """The checkpoint's hyperparameters. The head size is hidden / heads; no experts: a Llama."""
 
     seed: int = 1
     hidden: int = 1056
@@ -83,8 +83,15 @@ def tensor_specs(shape: Shape) -> list[TensorSpec]:
             matrix(f"{layer}.self_attn.k_proj", kv_size, shape.hidden, 1.5),
             matrix(f"{layer}.self_attn.v_proj", kv_size, shape.hidden),
             matrix(f"{layer}.self_attn.o_proj", shape.hidden, shape.hidden),
-            matrix(f"{layer}.block_sparse_moe.gate", shape.experts, shape.hidden, 2.0),
         ]
+        if not shape.experts:
+            specs += [
+                matrix(f"{layer}.mlp.gate_proj", shape.ffn, shape.hidden),
+                matrix(f"{layer}.mlp.up_proj", shape.ffn, shape.hidden),
+                matrix(f"{layer}.mlp.down_proj", shape.hidden, shape.ffn),
+            ]
+            continue
+        specs.append(matrix(f"{layer}.block_sparse_moe.gate", shape.experts, shape.hidden, 2.0))
         for expert in range(shape.experts):
             place = f"{layer}.block_sparse_moe.experts.{expert}"
             specs += [
@@ -120,20 +127,22 @@ def tensor_values(seed: int, spec: TensorSpec) -> Iterator[npt.NDArray[np.float3
 
 def config_of(shape: Shape) -> dict[str, object]:
     """config.json in the hub's style."""
+    experts: dict[str, object] = {
+        "num_experts_per_tok": shape.top_k,
+        "num_local_experts": shape.experts,
+    }
     return {
-        "architectures": ["MixtralForCausalLM"],
+        "architectures": ["MixtralForCausalLM" if shape.experts else "LlamaForCausalLM"],
         "bos_token_id": None,
         "eos_token_id": None,
         "hidden_act": "silu",
         "hidden_size": shape.hidden,
         "intermediate_size": shape.ffn,
         "max_position_embeddings": shape.max_positions,
-        "model_type": "mixtral",
+        "model_type": "mixtral" if shape.experts else "llama",
         "num_attention_heads": shape.heads,
-        "num_experts_per_tok": shape.top_k,
         "num_hidden_layers": shape.layers,
         "num_key_value_heads": shape.kv_heads,
-        "num_local_experts": shape.experts,
         "rms_norm_eps": 1e-05,
         "rope_scaling": None,
         "rope_theta": 10000.0,
@@ -141,7 +150,7 @@ def config_of(shape: Shape) -> dict[str, object]:
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
         "vocab_size": shape.vocab,
-    }
+    } | (experts if shape.experts else {})
 
 
 def write_checkpoint(directory: Path, shape: Shape) -> None:

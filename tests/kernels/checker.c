@@ -66,7 +66,7 @@ struct outputs {
     uint8_t expected[4 * MAX_N * (MAX_TILES * 16 + 48) + 2 * CANARY];
     uint8_t actual[4 * MAX_N * (MAX_TILES * 16 + 48) + 2 * CANARY];
 };
-static struct outputs out, out2;
+static struct outputs out, out2, out3;
 
 static void *expected(struct outputs *o)
 {
@@ -109,6 +109,7 @@ static uint16_t w_halves[MAX_TILES * 16 * MAX_COLS];
 static uint8_t w_pairs[MAX_TILES * (MAX_COLS / 64) * CLB_Q8_PAIR_BYTES];
 static int8_t q[MAX_N * MAX_COLS];
 static float scales[MAX_N * MAX_COLS / 32];
+static int32_t sums[MAX_N * MAX_COLS / 32];
 
 static void check_float_mm(void)
 {
@@ -144,9 +145,13 @@ static void check_q8_mm(void)
         for (int p = 0; p < tiles * pairs; p++)
             memset(w_pairs + p * CLB_Q8_PAIR_BYTES + 64, below(2) ? 0x80 : 0x7f, 1024);
     random_floats(scales, (int)stride / 32 * n);
+    memset(sums, 0, sizeof sums);
+    for (size_t i = 0; i < stride * (size_t)n; i++)
+        sums[i / 32] += q[i];
+    struct clb_q8 v = {q, scales, sums, stride};
     reset(&out);
-    spec->q8_q8_mm(expected(&out), y_stride, w_pairs, tile_bytes, tiles, q, stride, scales, pairs, n);
-    level->q8_q8_mm(actual(&out), y_stride, w_pairs, tile_bytes, tiles, q, stride, scales, pairs, n);
+    spec->q8_q8_mm(expected(&out), y_stride, w_pairs, tile_bytes, tiles, &v, pairs, n);
+    level->q8_q8_mm(actual(&out), y_stride, w_pairs, tile_bytes, tiles, &v, pairs, n);
     check("q8_q8_mm", &out);
 }
 
@@ -164,11 +169,13 @@ static void check_quantize(int round)
         memset(x, 0, 32 * sizeof *x);
     reset(&out);
     reset(&out2);
-    spec->f32_q8_quantize(expected(&out), expected(&out2), x, 32 * blocks);
-    level->f32_q8_quantize(actual(&out), actual(&out2), x, 32 * blocks);
+    reset(&out3);
+    spec->f32_q8_quantize(expected(&out), expected(&out2), expected(&out3), x, 32 * blocks);
+    level->f32_q8_quantize(actual(&out), actual(&out2), actual(&out3), x, 32 * blocks);
     check("f32_q8_quantize", &out);
-    n_checks--; // one kernel, two outputs
+    n_checks -= 2; // one kernel, three outputs
     check("f32_q8_quantize", &out2);
+    check("f32_q8_quantize", &out3);
     for (int i = 0; i < 32 * blocks; i++)
         if (x[i] != x[i])
             x[i] = 70000.0f;

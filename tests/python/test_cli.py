@@ -32,11 +32,11 @@ def test_targets_lists_every_target_once() -> None:
     assert [row[:3] for row in rows[2:]] == [
         ["haswell", "x86_64", "avx2"],
         ["host", machine_arch(), "best"],
-        ["jetson-orin", "aarch64", "neon"],
+        ["jetson-orin", "aarch64", "neon_dotprod"],
         ["rpi-cm4", "aarch64", "neon"],
-        ["rpi5", "aarch64", "neon"],
+        ["rpi5", "aarch64", "neon_dotprod"],
         ["visionfive2", "riscv64", "scalar"],
-        ["x86-64", "x86_64", "scalar"],
+        ["x86-64", "x86_64", "sse42"],
     ]
 
 
