@@ -85,6 +85,22 @@ typedef struct colibri_step {
 // COLIBRI_ERROR_STOPPED.
 typedef int (*colibri_step_fn)(void *user, const colibri_step *step);
 
+// Where a layer sends one token. Valid during the call only.
+typedef struct colibri_route {
+    int32_t layer, position, token;
+    int32_t n_experts;      // that were chosen: the model's top_k
+    const int32_t *experts; // (n_experts) ascending
+    const float *weights;   // (n_experts) their sum is 1
+} colibri_route;
+
+// Called for each token that is fed, in each layer that has experts: for each batch layer by layer,
+// in each layer by position. Anything but 0 ends the call, as in colibri_step_fn.
+typedef int (*colibri_route_fn)(void *user, const colibri_route *route);
+
+// Called with one line about a result that is valid but suspicious, at most once in a call: the
+// router of some layer sends 8 or more tokens, all of a batch, to one and the same expert.
+typedef void (*colibri_warning_fn)(void *user, const char *message);
+
 typedef struct colibri_infer_options {
     int32_t n_tokens;     // how many tokens to generate at most
     bool ignore_eos;      // go on after an end-of-sequence token
@@ -93,6 +109,8 @@ typedef struct colibri_infer_options {
     int32_t batch;        // prompt tokens per step; 0: 32
     int32_t threads;      // 0: 1
     colibri_kv kv;        // type of the key/value cache
+    colibri_route_fn on_route;     // NULL: none; `user` is that of colibri_infer
+    colibri_warning_fn on_warning; // the same
 } colibri_infer_options;
 
 typedef struct colibri_stats {

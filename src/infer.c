@@ -149,6 +149,8 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
     int n = (int)n_tokens, batch = o->batch ? o->batch : DEFAULT_BATCH;
     rc = clb_state_create(&c.state, m, batch < n ? batch : n, o->threads ? o->threads : 1,
                           n + o->n_tokens, o->every_logit, kv == COLIBRI_KV_F16, error);
+    c.state.options = o;
+    c.state.user = user;
     int32_t token = -1, generated = 0;
     double start = seconds(), prefilled = start;
     if (!rc)

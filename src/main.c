@@ -106,6 +106,7 @@ struct output {
     int32_t *ids; // generated
     size_t n_ids;
     double nll;
+    FILE *trace; // NULL without --trace_routing
     colibri_error *error; // what went wrong in the callback
 };
 
@@ -139,6 +140,34 @@ static int on_step(void *user, const colibri_step *step)
         return 0;
     int rc = colibri_decoder_push(out->decoder, step->token, &text, &n, out->error);
     return rc ? rc : write_text(out, text, n);
+}
+
+static int trace_failed(const struct output *out, colibri_error *error)
+{
+    return clb_error(error, COLIBRI_ERROR_FILE, "%s cannot be written: %s",
+                     out->options->trace_routing, strerror(errno));
+}
+
+// One line of JSON for each token and layer.
+static int on_route(void *user, const colibri_route *route)
+{
+    const struct output *out = user;
+    FILE *f = out->trace;
+    fprintf(f, "{\"layer\":%d,\"position\":%d,\"token\":%d,\"experts\":", route->layer,
+            route->position, route->token);
+    for (int i = 0; i < route->n_experts; i++)
+        fprintf(f, "%c%d", i ? ',' : '[', route->experts[i]);
+    fputs("],\"weights\":", f);
+    for (int i = 0; i < route->n_experts; i++)
+        fprintf(f, "%c%.9g", i ? ',' : '[', (double)route->weights[i]);
+    fputs("]}\n", f);
+    return ferror(f) ? trace_failed(out, out->error) : 0;
+}
+
+static void on_warning(void *user, const char *message)
+{
+    (void)user;
+    fprintf(stderr, "colibri: warning: %s\n", message);
 }
 
 static void print_ids(const char *separator, const int32_t *ids, size_t n)
@@ -236,6 +265,8 @@ static int generate(const struct clb_options *o, const colibri_model *model, con
         .batch = (int32_t)o->batch,
         .threads = (int32_t)(o->threads ? o->threads : cpus < 1 ? 1 : cpus),
         .kv = o->kv,
+        .on_route = o->trace_routing ? on_route : NULL,
+        .on_warning = on_warning,
     };
     colibri_error in_callback = {0};
     struct output out = {.options = o, .prompt = prompt, .error = &in_callback};
@@ -244,6 +275,8 @@ static int generate(const struct clb_options *o, const colibri_model *model, con
     int rc = out.ids ? 0 : clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the token ids");
     if (!rc && o->format == CLB_TEXT && !o->logits && !o->nll)
         rc = colibri_decoder_create(&out.decoder, model, error);
+    if (!rc && o->trace_routing && !(out.trace = fopen(o->trace_routing, "w")))
+        rc = trace_failed(&out, error);
     colibri_stats stats;
     if (!rc)
         rc = colibri_infer(model, &infer, prompt, n_prompt, on_step, &out, &stats, error);
@@ -253,6 +286,8 @@ static int generate(const struct clb_options *o, const colibri_model *model, con
         *error = in_callback;
         rc = in_callback.code;
     }
+    if (out.trace && fclose(out.trace) && !rc)
+        rc = trace_failed(&out, error);
     colibri_decoder_free(out.decoder);
     free(out.ids);
     return rc;

@@ -3,40 +3,13 @@
 
 #include "router.h"
 
-#include <float.h>
-#include <math.h>
-
-// Indices of the top_k largest, in ascending order of index. Insertion into a short list sorted by
-// logit: an equal later one is placed behind, so ties go to the lower index.
-static void largest(const float *logits, int n_experts, int top_k, int32_t *experts)
-{
-    int n = 0;
-    for (int e = 0; e < n_experts; e++) {
-        int at = n;
-        while (at > 0 && logits[e] > logits[experts[at - 1]])
-            at--;
-        if (at == top_k)
-            continue;
-        n += n < top_k;
-        for (int i = n - 1; i > at; i--)
-            experts[i] = experts[i - 1];
-        experts[at] = e;
-    }
-    for (int i = 1; i < top_k; i++)
-        for (int j = i; j > 0 && experts[j] < experts[j - 1]; j--) {
-            int32_t swap = experts[j];
-            experts[j] = experts[j - 1];
-            experts[j - 1] = swap;
-        }
-}
+static_assert(CLB_MAX_TOP_K <= CLB_SELECT_TOP_K, "clb_router_select chooses fewer experts");
 
 bool clb_router_choose(const struct clb_kernels *k, const float *logits, int n_experts, int top_k,
                        int32_t *experts, float *weights)
 {
-    for (int e = 0; e < n_experts; e++)
-        if (!(fabsf(logits[e]) <= FLT_MAX))
-            return false;
-    largest(logits, n_experts, top_k, experts);
+    if (!clb_router_select(logits, n_experts, top_k, experts))
+        return false;
     float max = logits[experts[0]], e[CLB_MAX_TOP_K] = {0}, sum = 0;
     for (int i = 1; i < top_k; i++)
         max = max > logits[experts[i]] ? max : logits[experts[i]];
@@ -52,22 +25,48 @@ bool clb_router_choose(const struct clb_kernels *k, const float *logits, int n_e
 
 void clb_router_group(struct clb_routes *r, int n, int n_experts, int top_k)
 {
-    uint64_t bitmap[CLB_MAX_EXPERTS / 64] = {0};
-    for (int i = 0; i < n * top_k; i++)
-        bitmap[r->chosen[i] / 64] |= (uint64_t)1 << r->chosen[i] % 64;
+    uint64_t active[(CLB_MAX_EXPERTS + 63) / 64] = {0};
+    int count[CLB_MAX_EXPERTS]; // slots of each active expert, then its next free slot
+    for (int i = 0; i < n * top_k; i++) {
+        int32_t e = r->chosen[i];
+        uint64_t bit = (uint64_t)1 << e % 64;
+        if (!(active[e / 64] & bit))
+            count[e] = 0;
+        active[e / 64] |= bit;
+        count[e]++;
+    }
     r->n_slots = 0;
     r->n_active = 0;
-    for (int e = 0; e < n_experts; e++) {
-        if (!(bitmap[e / 64] >> e % 64 & 1))
-            continue;
-        r->active[r->n_active] = e;
-        r->first[r->n_active++] = r->n_slots;
-        for (int t = 0; t < n; t++)
-            for (int i = 0; i < top_k; i++)
-                if (r->chosen[t * top_k + i] == e) {
-                    r->token[r->n_slots] = t;
-                    r->weight[r->n_slots++] = r->chosen_weight[t * top_k + i];
-                }
+    for (int word = 0; 64 * word < n_experts; word++) {
+        int e = 64 * word;
+        for (uint64_t bits = active[word]; bits; bits >>= 1, e++) {
+            if (!(bits & 1))
+                continue;
+            int slots = count[e];
+            r->active[r->n_active] = e;
+            r->first[r->n_active++] = count[e] = r->n_slots;
+            r->n_slots += slots;
+        }
     }
     r->first[r->n_active] = r->n_slots;
+    for (int t = 0; t < n; t++)
+        for (int i = t * top_k; i < (t + 1) * top_k; i++) {
+            int slot = count[r->chosen[i]]++;
+            r->token[slot] = t;
+            r->weight[slot] = r->chosen_weight[i];
+        }
+}
+
+int clb_router_common(const struct clb_routes *r, int n, int top_k)
+{
+    int common = -1;
+    for (int t = 0; t < n; t++) {
+        int first = t * top_k;
+        for (int i = first + 1; i < (t + 1) * top_k; i++)
+            first = r->chosen_weight[i] > r->chosen_weight[first] ? i : first;
+        if (t && r->chosen[first] != common)
+            return -1;
+        common = r->chosen[first];
+    }
+    return common;
 }

@@ -25,7 +25,12 @@ struct clb_routes {
 bool clb_router_choose(const struct clb_kernels *k, const float *logits, int n_experts, int top_k,
                        int32_t *experts, float *weights);
 
-// Builds the slots from chosen and chosen_weight of n tokens.
+// Builds the slots from chosen and chosen_weight of n tokens, in a time that grows with the slots
+// and the experts.
 void clb_router_group(struct clb_routes *r, int n, int n_experts, int top_k);
+
+// The expert that has the largest weight of every one of n >= 1 tokens, ties to the lower index;
+// -1: they differ.
+int clb_router_common(const struct clb_routes *r, int n, int top_k);
 
 #endif

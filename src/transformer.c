@@ -7,8 +7,13 @@
 #include "log.h"
 #include "rope.h"
 
+#include <stdio.h>
+
 // Tiles that a worker takes at a time: 64 rows, two blocks of a quantised vector.
 enum { CHUNK_TILES = 4, CHUNK_ROWS = CHUNK_TILES * CLB_TILE_ROWS, BLOCK_ROWS = 32 };
+
+// Fewer tokens go to one expert by chance.
+enum { COLLAPSE_TOKENS = 8 };
 
 // One step, as the work items see it.
 struct step {
@@ -247,6 +252,66 @@ static void attention_block(struct step *st)
     clb_pool_run(s->pool, chunks(&m->o), output_item, st);
 }
 
+// One line for each token: "routing: token 0 -> expert_3 (0.62), expert_5 (0.38)".
+static void log_routes(const struct step *st, int top_k)
+{
+#if CLB_DEBUG
+    const struct clb_routes *r = &st->s->routes;
+    CLB_LOG("layer %d: positions %d to %d", st->layer, st->first_position,
+            st->first_position + st->n - 1);
+    for (int t = 0; t < st->n; t++) {
+        char line[32 * CLB_MAX_TOP_K] = "";
+        for (int i = t * top_k, n = 0; i < (t + 1) * top_k; i++)
+            n += snprintf(line + n, sizeof line - (size_t)n, "%s expert_%d (%.2f)",
+                          i > t * top_k ? "," : "", r->chosen[i], (double)r->chosen_weight[i]);
+        CLB_LOG("routing: token %d ->%s", st->first_position + t, line);
+    }
+#else
+    (void)st;
+    (void)top_k;
+#endif
+}
+
+// A router that has collapsed still gives a result, and a plausible one.
+static void warn_of_collapse(struct step *st)
+{
+    struct clb_state *s = st->s;
+    const struct clb_config *c = &s->model->config;
+    if (!s->options->on_warning || s->warned || st->n < COLLAPSE_TOKENS || c->n_experts <= c->top_k)
+        return;
+    int expert = clb_router_common(&s->routes, st->n, c->top_k);
+    if (expert < 0)
+        return;
+    s->warned = true;
+    char message[400];
+    snprintf(message, sizeof message,
+             "the router of layer %d: all %d tokens of a batch went to expert %d; likely causes: "
+             "the text repeats one token, the router's weights are damaged (check with --verify) "
+             "or were converted from a wrong tensor, or the checkpoint's router has collapsed",
+             st->layer, st->n, expert);
+    s->options->on_warning(s->user, message);
+}
+
+static int report_routes(const struct step *st, colibri_error *error)
+{
+    const struct clb_state *s = st->s;
+    int top_k = s->model->config.top_k;
+    for (int t = 0; s->options->on_route && t < st->n; t++) {
+        colibri_route route = {
+            .layer = st->layer,
+            .position = st->first_position + t,
+            .token = st->tokens[t],
+            .n_experts = top_k,
+            .experts = s->routes.chosen + t * top_k,
+            .weights = s->routes.chosen_weight + t * top_k,
+        };
+        if (s->options->on_route(s->user, &route))
+            return clb_error(error, COLIBRI_ERROR_STOPPED, "stopped at position %d of layer %d",
+                             route.position, st->layer);
+    }
+    return 0;
+}
+
 // Chooses the experts of each token. A dense FFN is one expert of weight 1 for all.
 static int route(struct step *st, colibri_error *error)
 {
@@ -272,12 +337,11 @@ static int route(struct step *st, colibri_error *error)
                              "NaN or Inf in the router of layer %d at position %d: the weights "
                              "are damaged or overflow; check the model with --verify",
                              st->layer, st->first_position + t);
-        for (int i = 0; i < top_k; i++)
-            CLB_LOG("routing: layer %d position %d -> expert %d (%.3f)", st->layer,
-                    st->first_position + t, chosen[i], (double)weight[i]);
     }
     clb_router_group(r, st->n, c->n_experts, top_k);
-    return 0;
+    log_routes(st, top_k);
+    warn_of_collapse(st);
+    return report_routes(st, error);
 }
 
 static int expert_block(struct step *st, colibri_error *error)

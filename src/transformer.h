@@ -19,6 +19,9 @@ struct clb_state {
     void *arena;
     int batch;       // tokens per step, at most
     int logit_rows;  // rows of logits per step, at most
+    const colibri_infer_options *options; // the callbacks on_route and on_warning, and
+    void *user;                           // what they are called with
+    bool warned;
 
     // One step. Strides are rounded up to a multiple of 64; what lies beyond a vector's end is 0.
     float *x;           // (batch, stride of hidden) residual stream

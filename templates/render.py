@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import networks
 from kernels import KERNELS, LEVELS, OPS
 
 HERE = Path(__file__).resolve().parent
@@ -63,6 +64,22 @@ def header() -> str:
     return _render("kernels.h.j2")
 
 
+def router_select() -> str:
+    """The C file that selects the experts with the largest router logits."""
+    block, widths = 8, (1, 2, 4)
+    values = [f"v[{i}]" for i in range(block)]
+    best = {k: [f"b[{i}]" for i in range(k)] for k in widths}
+    return _render(
+        "router_select.c.j2",
+        block=block,
+        widths=widths,
+        widest=max(widths),
+        largest={k: networks.largest(values, k) for k in widths},
+        merge={k: networks.merge(best[k], values[:k]) for k in widths},
+        by_expert=networks.sort(best[max(widths)]),
+    )
+
+
 def table(arch: str, *levels: str) -> str:
     """kernels.c: the levels in this build, and what each needs."""
     kernels_of = {level: [k for k in KERNELS if k.op in _ops(level)] for level in levels}
@@ -98,6 +115,7 @@ def main(args: list[str]) -> None:
         "vector": vector,
         "kernel": kernel,
         "header": header,
+        "router_select": router_select,
         "table": table,
     }
     Path(args[-1]).write_text(makers[args[0]](*args[1:-1]), encoding="utf-8")

@@ -19,13 +19,13 @@ import pytest
 # "noun" stands for noun.c and noun.h; a name with a dot for that file only, such as a header that
 # only describes data and which others than its noun's C file use.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("colibri.h", "base", "error", "log", "layout", "memory", "crc32", "sha256", "json", "file"),
+    ("colibri.h", "base", "error", "log", "layout", "crc32", "sha256", "json", "file", "switch"),
     ("config", "format"),
     ("kernels", "cpu"),
     ("matrix", "threads"),
-    ("attention", "cache", "experts", "ops", "rope", "router"),
+    ("attention", "cache", "rope", "router"),
     ("unicode", "unicode_table", "tokenizer.h", "pretokenizer"),
-    ("tokenizer", "bpe", "encoder", "decoder", "sampler"),
+    ("tokenizer", "bpe", "encoder", "decoder"),
     ("model",),
     ("transformer", "state"),
     ("infer",),
