@@ -12,16 +12,21 @@ define part
 	printf '== %s: %d.%d min\n' '$(1)' $$((seconds / 60)) $$((seconds % 60 / 6))
 endef
 
-.PHONY: help test bench release clean
+.PHONY: help demo test bench release clean
 
 help:
+	@echo "make demo     run a real model on an emulated board, over SSH, and verify it there"
 	@echo "make test     check style and types, run all tests"
 	@echo "make bench    measure the kernels against this machine's roof"
 	@echo "make release  build the engine for every target, in build/<target>/"
 	@echo "make clean    remove the builds; .venv stays"
 
+demo: $(READY)
+	@tests/debian-packages.sh demo
+	@$(BIN)/colibri-deploy demo
+
 test: $(READY)
-	@tests/debian-packages.sh
+	@tests/debian-packages.sh test
 	$(call part,ruff,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
 	$(call part,mypy,$(BIN)/mypy)
 	$(call part,pytest,$(BIN)/pytest)

@@ -62,12 +62,11 @@ class Tensor:
         except (OSError, ValueError) as error:
             raise FileMissingError(f"{self.path}: {self.name} cannot be read: {error}") from None
 
-
-def widen(raw: Raw, dtype: DType) -> FloatArray:
-    """Stored elements to float32, exactly; any shape."""
-    if dtype is DType.bf16:
-        return widen_bf16(raw)
-    return raw.astype(np.float32)
+    def widen(self, raw: Raw) -> FloatArray:
+        """Stored elements to float32, exactly; any shape."""
+        if self.dtype is DType.bf16:
+            return widen_bf16(raw)
+        return raw.astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +85,9 @@ class Checkpoint:
         Raises FileMissingError, and ConversionError for files that are damaged.
         """
         if not directory.is_dir():
-            raise FileMissingError(f"{directory} is not a directory; give that of a checkpoint")
+            raise FileMissingError(
+                f"{directory} is not a directory; give that of a checkpoint, or a GGUF file"
+            )
         config = read_json(directory / "config.json")
         generation = directory / "generation_config.json"
         return cls(
@@ -121,7 +122,11 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
         return _read_header(single)
     if not index.exists():
         found = sorted(path.name for pattern in _OTHER_FORMATS for path in directory.glob(pattern))
-        hint = f"; {found[0]} must be saved as safetensors first" if found else ""
+        hint = ""
+        if found:
+            hint = f"; {found[0]} must be saved as safetensors first"
+            if found[0].endswith(".gguf"):
+                hint = f"; to convert {found[0]}, give that file"
         raise FileMissingError(f"{directory} has neither {single.name} nor {index.name}{hint}")
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(
@@ -140,7 +145,7 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     return tensors
 
 
-_OTHER_FORMATS = ("*.bin", "*.pt", "*.pth", "*.gguf")
+_OTHER_FORMATS = ("*.gguf", "*.bin", "*.pt", "*.pth")
 
 
 def _read_header(path: Path) -> dict[str, Tensor]:

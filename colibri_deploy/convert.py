@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""Converts a Hugging Face checkpoint to `model.bin` and `config.json`.
+"""Converts a checkpoint, or a GGUF file, to `model.bin` and `config.json`.
 
 First everything is planned and checked from the headers alone, then one tensor after another is
 read, a few megabytes at a time, and written. What cannot be converted exactly as the model means
@@ -14,17 +14,17 @@ import dataclasses
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from colibri_deploy.checkpoint import Checkpoint, Tensor, widen
 from colibri_deploy.errors import ConversionError
-from colibri_deploy.families import family_of
-from colibri_deploy.families.family import Family, Kind, Piece, WeightSection
-from colibri_deploy.families.hub_config import HubConfig
+from colibri_deploy.families.family import Kind, Piece, WeightSection
+from colibri_deploy.gguf_file import split_q8_0
+from colibri_deploy.gguf_source import is_gguf, open_gguf_source
+from colibri_deploy.hub_source import open_hub_source
 from colibri_deploy.model_config import ModelConfig
 from colibri_deploy.model_dir import (
     CONFIG_NAME,
@@ -34,23 +34,23 @@ from colibri_deploy.model_dir import (
 )
 from colibri_deploy.model_file import ModelWriter
 from colibri_deploy.sections import ExpertLayout, FilePlan, SectionSpec, plan_file
+from colibri_deploy.source import Source, StoredTensor, raw_chunks, value_chunks
 from colibri_deploy.tiles import (
-    TILE_ROWS,
     ByteArray,
     DType,
     FloatArray,
     Layout,
     RangeError,
     is_exact,
+    pack_q8_blocks,
     pack_rows,
     pack_tiles,
 )
-from colibri_deploy.tokenizer import build_tokenizer_section
+from colibri_deploy.upcycle import Upcycling, upcycle
 
 DTypeChoice: TypeAlias = Literal["keep", "f32", "f16", "bf16", "q8"]
 DTYPE_CHOICES: tuple[str, ...] = get_args(DTypeChoice)
 
-_CHUNK_VALUES = 1 << 20  # elements of a tensor that are in memory at a time
 _SHOWN = 5  # names in an error text
 
 
@@ -85,8 +85,8 @@ class ConversionPlan:
     sections: tuple[WeightSection, ...]
     specs: tuple[SectionSpec, ...]
     file: FilePlan
-    tensors: dict[str, Tensor]
-    computed: dict[str, FloatArray]
+    tensors: Mapping[str, StoredTensor]
+    computed: Mapping[str, FloatArray]
     tokenizer: bytes | None
 
 
@@ -95,49 +95,45 @@ def plan_conversion(
     dtype: DTypeChoice = "keep",
     expert_layout: ExpertLayout = "interleaved",
     progress: Progress | None = None,
+    upcycling: Upcycling | None = None,
 ) -> ConversionPlan:
-    """Check a checkpoint and lay out its `model.bin`.
+    """Check a checkpoint's directory or a GGUF file, and lay out its `model.bin`.
 
-    Reads headers only, except for `keep` with matrices stored as float32 or in several types:
-    then every matrix is read to see which type holds it.
+    Reads headers only, except for `keep` with matrices whose types do not tell which one holds
+    them all (`_choose_dtype`): then every matrix is read.
 
     Raises FileMissingError and ConversionError.
     """
-    checkpoint = Checkpoint.open(source)
-    hub = HubConfig(checkpoint.config, checkpoint.generation_config)
-    family = family_of(hub)
-    config = family.read_config(hub)
-    tied = hub.boolean("tie_word_embeddings", False)
-    sections = family.sections(config, tied)
-    computed = family.computed(hub, config)
-    notes = _check_tensors(checkpoint, family, config, sections, tied)
-    for name in ("bos_token_id", "eos_token_id"):
-        outside = [token for token in hub.token_ids(name, 0) if not 0 <= token < config.vocab_size]
-        if outside:
-            notes.append(f"{name} {outside[0]} is left out: it is outside the vocabulary")
-    matrices = [section for section in sections if section.kind in (Kind.matrix, Kind.embeddings)]
+    model = open_gguf_source(source) if is_gguf(source) else open_hub_source(source)
+    notes = _check_tensors(model)
+    if upcycling is not None:
+        model = upcycle(model, upcycling)
+    notes += model.notes
+    matrices = [
+        section for section in model.sections if section.kind in (Kind.matrix, Kind.embeddings)
+    ]
     if dtype == "keep":
-        chosen, note = _choose_dtype(checkpoint, matrices, progress or NoProgress())
+        chosen, note = _choose_dtype(model, matrices, progress or NoProgress())
         notes.append(note)
     else:
         chosen = DType[dtype]
-    tokenizer = build_tokenizer_section(source)
-    if not tokenizer:
+        notes += _transcoding_note(model, matrices, chosen)
+    if not model.tokenizer:
         notes.append("the checkpoint has no tokenizer: the model takes token ids only")
-    specs = [_spec(section, chosen, tied) for section in sections]
-    if tokenizer:
-        specs.append(SectionSpec("tokenizer", DType.u8, Layout.rows, 1, 1, 1, len(tokenizer)))
+    specs = [_spec(section, chosen, model.tied) for section in model.sections]
+    if model.tokenizer:
+        specs.append(SectionSpec("tokenizer", DType.u8, Layout.rows, 1, 1, 1, len(model.tokenizer)))
     return ConversionPlan(
         source=source,
-        config=config,
+        config=model.config,
         dtype=chosen,
         notes=tuple(notes),
-        sections=sections,
+        sections=model.sections,
         specs=tuple(specs),
         file=plan_file(specs, expert_layout),
-        tensors=dict(checkpoint.tensors),
-        computed=computed,
-        tokenizer=tokenizer,
+        tensors=model.tensors,
+        computed=model.computed,
+        tokenizer=model.tokenizer,
     )
 
 
@@ -182,106 +178,100 @@ def convert_checkpoint(
     expert_layout: ExpertLayout = "interleaved",
     force: bool = False,
     progress: Progress | None = None,
+    upcycling: Upcycling | None = None,
 ) -> ConversionPlan:
     """Plan and write in one: `plan_conversion`, then `write_model`."""
     check_destination(destination, force)
-    plan = plan_conversion(source, dtype, expert_layout, progress)
+    plan = plan_conversion(source, dtype, expert_layout, progress, upcycling)
     write_model(plan, destination, force, progress)
     return plan
 
 
-def _check_tensors(
-    checkpoint: Checkpoint,
-    family: Family,
-    config: ModelConfig,
-    sections: Sequence[WeightSection],
-    tied: bool,
-) -> list[str]:
-    """Compare the checkpoint's tensors with those the model has; returns notes.
+def _check_tensors(source: Source) -> list[str]:
+    """Compare the tensors with those the model has; returns notes.
 
     Raises ConversionError for tensors that are missing, unknown, or of another shape or type.
     """
     notes, used, missing = [], set(), []
-    for section in sections:
-        for piece in _pieces(section):
-            used.add(piece.tensor)
-            tensor = checkpoint.tensors.get(piece.tensor)
-            if tensor is None:
-                missing.append(piece.tensor)
-            elif tensor.shape != piece.shape:
-                raise ConversionError(
-                    f"{piece.tensor} has shape {list(tensor.shape)}, "
-                    f"config.json implies {list(piece.shape)}"
-                )
-            else:
-                _ = tensor.dtype  # refuses types that are no floats
+    for piece in (piece for section in source.sections for piece in _pieces(section)):
+        if piece.tensor in used:
+            continue
+        used.add(piece.tensor)
+        tensor = source.tensors.get(piece.tensor)
+        if tensor is None:
+            missing.append(piece.tensor)
+        elif tensor.shape != piece.shape:
+            raise ConversionError(
+                f"{piece.tensor} has shape {list(tensor.shape)}, "
+                f"{source.shapes_from} implies {list(piece.shape)}"
+            )
+        else:
+            _ = tensor.dtype  # refuses types that cannot be read
     if missing:
         raise ConversionError(f"tensors are missing: {_some(missing)}")
-    leftover = sorted(checkpoint.tensors.keys() - used)
+    leftover = sorted(source.tensors.keys() - used)
     ignored = [
-        name for name in leftover if any(re.fullmatch(rule, name) for rule in family.ignored)
+        name for name in leftover if any(re.fullmatch(rule, name) for rule in source.ignored)
     ]
     if ignored:
         notes.append(f"not used by the model: {_some(ignored)}")
     unknown = [name for name in leftover if name not in ignored]
-    if tied and "lm_head.weight" in unknown:
-        _check_tied_head(checkpoint, config)
-        unknown.remove("lm_head.weight")
-        notes.append("lm_head.weight equals model.embed_tokens.weight, it is stored once")
     if unknown:
         raise ConversionError(
-            f"tensors that a {family.hub_architecture} does not have: {_some(unknown)}; "
+            f"tensors that {source.kind} does not have: {_some(unknown)}; "
             "the checkpoint is of another architecture or has parts that are not supported"
         )
     return notes
 
 
-def _check_tied_head(checkpoint: Checkpoint, config: ModelConfig) -> None:
-    """A tied checkpoint may store the head too, if it is the same matrix."""
-    head = checkpoint.tensors["lm_head.weight"]
-    embeddings = checkpoint.tensors["model.embed_tokens.weight"]
-    shape = (config.vocab_size, config.hidden_size)
-    same = head.shape == shape and all(
-        np.array_equal(one.view(np.uint32), other.view(np.uint32))
-        for one, other in zip(
-            _chunks(head, Piece(head.name, shape), *shape),
-            _chunks(embeddings, Piece(embeddings.name, shape), *shape),
-            strict=True,
-        )
-    )
-    if not same:
-        raise ConversionError(
-            "tie_word_embeddings is true, but lm_head.weight differs from "
-            "model.embed_tokens.weight; set it to false in config.json if the head is meant"
-        )
-
-
 def _choose_dtype(
-    checkpoint: Checkpoint, matrices: Sequence[WeightSection], progress: Progress
+    source: Source, matrices: Sequence[WeightSection], progress: Progress
 ) -> tuple[DType, str]:
-    """The smallest type that holds every matrix exactly, and a text that says why.
+    """The smallest type that holds every matrix without loss, and a text that says why.
 
-    Of f16 and bf16, equal in size, the one goes first in which more is stored.
+    q8 if all are stored as Q8_0 and none has its columns reordered, for then integers and scales
+    stay what they are. Otherwise it is a float type. Of f16 and bf16, equal in size, the one goes
+    first in which more is stored.
     """
     pieces = [(section, piece) for section in matrices for piece in _pieces(section)]
-    stored: collections.Counter[DType] = collections.Counter()
+    stored: collections.Counter[DType | None] = collections.Counter()
+    names = set()
     for section, piece in pieces:
-        stored[checkpoint.tensors[piece.tensor].dtype] += section.rows * section.cols
-    found = ", ".join(sorted(dtype.name for dtype in stored))
-    if len(stored) == 1 and DType.f32 not in stored:
+        tensor = source.tensors[piece.tensor]
+        stored[tensor.dtype] += section.rows * section.cols
+        names.add(tensor.stored.lower())
+    found = ", ".join(sorted(names))
+    if len(stored) == 1:
         (only,) = stored
-        return only, f"the matrices are stored as {found} and stay {only.name}"
+        whole = only is not DType.q8 or all(piece.columns is None for _, piece in pieces)
+        if only is not None and only is not DType.f32 and whole:
+            return only, f"the matrices are stored as {found} and stay {only.name}"
     candidates = sorted((DType.f16, DType.bf16), key=lambda dtype: (-stored[dtype], dtype))
     progress.start("checking values", 4 * stored.total())
     for section, piece in pieces:
-        tensor = checkpoint.tensors[piece.tensor]
-        for values in _chunks(tensor, piece, section.rows, section.cols):
+        tensor = source.tensors[piece.tensor]
+        for values in value_chunks(tensor, piece, section.rows, section.cols):
             candidates = [dtype for dtype in candidates if is_exact(values, dtype)]
             progress.advance(4 * values.size)
             if not candidates:
                 return DType.f32, f"the matrices are stored as {found}; only f32 holds all values"
     chosen = candidates[0]
     return chosen, f"the matrices are stored as {found}; {chosen.name} holds all values exactly"
+
+
+def _transcoding_note(
+    source: Source, matrices: Sequence[WeightSection], chosen: DType
+) -> Iterator[str]:
+    """How many of the matrices keep their integers and scales, where any do."""
+    pieces = [piece for section in matrices for piece in _pieces(section)]
+    n_kept = sum(_is_transcoded(source.tensors[piece.tensor], piece, chosen) for piece in pieces)
+    if n_kept:
+        yield f"{n_kept} of {len(pieces)} matrices are stored as q8_0 and stay as they are"
+
+
+def _is_transcoded(tensor: StoredTensor, piece: Piece, dtype: DType) -> bool:
+    """Whether an item's blocks are stored as they are, without rounding anew."""
+    return dtype is DType.q8 and tensor.dtype is DType.q8 and piece.columns is None
 
 
 def _spec(section: WeightSection, dtype: DType, tied: bool) -> SectionSpec:
@@ -314,30 +304,46 @@ def _write_section(
     spec: SectionSpec,
     progress: Progress,
 ) -> None:
-    pack = pack_tiles if spec.layout is Layout.tiles else pack_rows
-
-    def packed(label: str, chunks: Iterator[FloatArray]) -> Iterator[ByteArray]:
-        for values in chunks:
-            if not bool(np.isfinite(values).all()):
-                raise ConversionError(
-                    f"{label} holds NaN or Inf; the checkpoint is damaged, download it again"
-                )
-            try:
-                data = pack(values, spec.dtype)
-            except RangeError as error:
-                raise ConversionError(f"{label}: {error}; choose another --dtype") from None
-            progress.advance(data.size)
-            yield data
-
     for layer in range(section.n_layers):
         for expert in range(section.n_experts):
+            chunks: Iterator[ByteArray]
             if section.source is None:
-                label, chunks = section.name, iter([plan.computed[section.name]])
+                label = section.name
+                values = plan.computed[label].reshape(section.n_layers, section.rows, section.cols)
+                chunks = _packed_values(label, iter([values[layer]]), spec)
             else:
                 piece = section.source(layer, expert)
-                label = piece.tensor
-                chunks = _chunks(plan.tensors[label], piece, section.rows, section.cols)
-            writer.write_item(section.name, layer, expert, packed(label, chunks))
+                label, tensor = piece.tensor, plan.tensors[piece.tensor]
+                shape = (section.rows, section.cols)
+                if _is_transcoded(tensor, piece, spec.dtype):
+                    raw = raw_chunks(tensor, piece, *shape)
+                    chunks = (pack_q8_blocks(*split_q8_0(part)) for part in raw)
+                else:
+                    chunks = _packed_values(label, value_chunks(tensor, piece, *shape), spec)
+            writer.write_item(section.name, layer, expert, _told(label, chunks, progress))
+
+
+def _packed_values(
+    label: str, chunks: Iterator[FloatArray], spec: SectionSpec
+) -> Iterator[ByteArray]:
+    """Values in the section's type and layout."""
+    pack = pack_tiles if spec.layout is Layout.tiles else pack_rows
+    for values in chunks:
+        if not bool(np.isfinite(values).all()):
+            raise ConversionError(
+                f"{label} holds NaN or Inf; the checkpoint is damaged, download it again"
+            )
+        yield pack(values, spec.dtype)
+
+
+def _told(label: str, chunks: Iterator[ByteArray], progress: Progress) -> Iterator[ByteArray]:
+    """Passes the chunks on; a value out of range becomes an error with the tensor's name."""
+    try:
+        for data in chunks:
+            progress.advance(data.size)
+            yield data
+    except RangeError as error:
+        raise ConversionError(f"{label}: {error}; choose another --dtype") from None
 
 
 def _write_config(path: Path, config: ModelConfig) -> None:
@@ -345,21 +351,6 @@ def _write_config(path: Path, config: ModelConfig) -> None:
         file.write(config.to_json())
         file.flush()
         os.fsync(file.fileno())
-
-
-def _chunks(tensor: Tensor, piece: Piece, rows: int, cols: int) -> Iterator[FloatArray]:
-    """An item's values, float32 [some rows, cols] at a time; all but the last whole tiles.
-
-    Every time the tensor is mapped anew, so that pages that were read no longer count as this
-    process's memory, however large the tensor is.
-    """
-    step = max(_CHUNK_VALUES // cols // TILE_ROWS, 1) * TILE_ROWS
-    for start in range(0, rows, step):
-        raw = tensor.raw()
-        matrix = raw.reshape(rows, cols) if piece.view is None else piece.view(raw)
-        values = widen(matrix[start : start + step], tensor.dtype)
-        del raw, matrix
-        yield values
 
 
 def _pieces(section: WeightSection) -> Iterator[Piece]:

@@ -111,3 +111,85 @@ class ConversionError(ColibriDeployError):
     """A checkpoint is damaged or of a kind that cannot be converted."""
 
     exit_code = 26
+
+
+class BoardsFileError(ColibriDeployError):
+    """boards.yaml is not valid; the message names file, line and field."""
+
+    exit_code = 27
+
+
+class UnknownBoardError(ColibriDeployError):
+    """There is no board of that name, or its address or target cannot be used."""
+
+    exit_code = 28
+
+
+class BoardConnectionError(ColibriDeployError):
+    """A board cannot be reached, or the connection was lost."""
+
+    exit_code = 29
+
+
+class UnknownHostKeyError(ColibriDeployError):
+    """The key that a board shows is not in known_hosts."""
+
+    exit_code = 30
+
+    def __init__(self, message: str, fingerprint: str) -> None:
+        super().__init__(message)
+        self.fingerprint = fingerprint  # as OpenSSH prints it: "SHA256:..."
+
+
+class ChangedHostKeyError(ColibriDeployError):
+    """A board shows another key than known_hosts says, or a revoked one."""
+
+    exit_code = 31
+
+
+class AuthenticationError(ColibriDeployError):
+    """A board lets nobody in with the keys at hand."""
+
+    exit_code = 32
+
+
+class BoardArchError(ColibriDeployError):
+    """A board is of another architecture than its target."""
+
+    exit_code = 33
+
+
+class BoardError(ColibriDeployError):
+    """A command failed on a board; the message is in the board's own words."""
+
+    exit_code = 34
+
+
+class BoardFullError(ColibriDeployError):
+    """There is no room on a board."""
+
+    exit_code = 35
+
+
+class TransferError(ColibriDeployError):
+    """A file on a board is not what was sent, after it was sent again."""
+
+    exit_code = 36
+
+
+class SmokeError(ColibriDeployError):
+    """What was pushed does not pass the smoke test."""
+
+    exit_code = 37
+
+
+class EmulationError(ColibriDeployError):
+    """A board cannot be emulated on this machine."""
+
+    exit_code = 38
+
+
+class DownloadError(ColibriDeployError):
+    """Something that is fetched from the network cannot be had."""
+
+    exit_code = 39

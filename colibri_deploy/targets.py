@@ -8,13 +8,12 @@ import difflib
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from colibri_deploy.errors import TargetFileError, UnknownTargetError
+from colibri_deploy.yaml_file import read_yaml
 
 ARCHITECTURES = ("aarch64", "riscv64", "x86_64")
 _ALIASES = {"arm64": "aarch64", "amd64": "x86_64"}  # what some kernels call them
@@ -79,81 +78,14 @@ def select(targets: dict[str, Target], name: str) -> Target:
     raise UnknownTargetError(f"no target {name!r}: {hint}targets are {', '.join(targets)}")
 
 
-def machine_arch() -> str:
-    """The architecture of this machine, as cross files spell it ("x86_64")."""
-    machine = platform.machine().lower()
-    return _ALIASES.get(machine, machine)
+def machine_arch(machine: str | None = None) -> str:
+    """The architecture of this machine, or of one whose `uname -m` is given, as "x86_64"."""
+    name = (machine or platform.machine()).lower()
+    return _ALIASES.get(name, name)
 
 
 def load_target(path: Path) -> Target:
     """Reads one target file. Raises TargetFileError with file, line and field."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TargetFileError(f"{path} cannot be read: {error}") from error
-    try:
-        document = yaml.compose(text, Loader=yaml.SafeLoader)
-        data: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise TargetFileError(
-            f"{path}, line {mark.line + 1 if mark else 1}: not valid YAML: {problem}"
-        ) from error
-    if not isinstance(document, yaml.MappingNode):
-        raise TargetFileError(f"{path}, line 1: expected fields like 'arch: aarch64'")
-    _refuse_duplicates(path, document)
-    try:
-        facts = TargetFile.model_validate(data)
-    except ValidationError as error:
-        problems = [
-            f"{path}, line {_line(document, problem['loc'])}, "
-            f"field {_dotted(problem['loc'])}: {_explain(problem)}"
-            for problem in error.errors()
-        ]
-        raise TargetFileError(problems[0], details="\n".join(problems[1:])) from error
+    facts = read_yaml(path, TargetFile, TargetFileError, example="arch: aarch64")
     arch = machine_arch() if facts.arch == "native" else facts.arch
     return Target(path.stem, arch, facts)
-
-
-def _explain(problem: ErrorDetails) -> str:
-    if problem["type"] == "extra_forbidden":
-        model = TargetFile if len(problem["loc"]) == 1 else MemoryBandwidth
-        return f"no such field; fields are {', '.join(model.model_fields)}"
-    if problem["type"] == "missing":
-        return "missing"
-    return problem["msg"][0].lower() + problem["msg"][1:]
-
-
-def _dotted(loc: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in loc)
-
-
-def _line(node: yaml.Node, loc: tuple[int | str, ...]) -> int:
-    """The line (from 1) of the field at `loc`, or of the nearest mapping around it."""
-    line = node.start_mark.line + 1
-    for part in loc:
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == str(part):
-                    line, node = key.start_mark.line + 1, value
-                    break
-            else:
-                return line
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-    return line
-
-
-def _refuse_duplicates(path: Path, mapping: yaml.MappingNode) -> None:
-    seen: dict[str, int] = {}
-    for key, value in mapping.value:
-        line = key.start_mark.line + 1
-        if key.value in seen:
-            raise TargetFileError(
-                f"{path}, line {line}, field {key.value}: already given in line {seen[key.value]}"
-            )
-        seen[key.value] = line
-        if isinstance(value, yaml.MappingNode):
-            _refuse_duplicates(path, value)

@@ -139,7 +139,7 @@ def pack_tiles(values: FloatArray, dtype: DType) -> ByteArray:
     padded[:rows, :cols] = values
     n_tiles = padded.shape[0] // TILE_ROWS
     if dtype is DType.q8:
-        return _pack_q8(padded)
+        return pack_q8_blocks(*quantise_q8(padded.reshape(len(padded), -1, BLOCK_COLS)))
     columns = padded.reshape(n_tiles, TILE_ROWS, padded.shape[1]).transpose(0, 2, 1)
     return pack_rows(np.ascontiguousarray(columns).reshape(1, -1), dtype)
 
@@ -179,13 +179,23 @@ def quantise_q8(blocks: FloatArray) -> tuple[npt.NDArray[np.int8], npt.NDArray[n
     return integers, scales
 
 
-def _pack_q8(padded: FloatArray) -> ByteArray:
-    n_tiles, n_pairs = padded.shape[0] // TILE_ROWS, padded.shape[1] // PAD_COLS
-    integers, scales = quantise_q8(padded.reshape(n_tiles, TILE_ROWS, n_pairs, 2, BLOCK_COLS))
+def pack_q8_blocks(integers: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> ByteArray:
+    """Integers [rows, blocks, 32] and scales [rows, blocks] to the layout `tiles` of q8, as bytes.
+
+    Raises RangeError if a scale is not finite.
+    """
+    if not bool(np.isfinite(scales).all()):
+        raise RangeError("a q8 scale is NaN or Inf")
+    rows, n_blocks = scales.shape
+    n_tiles = round_up(rows, TILE_ROWS) // TILE_ROWS
+    n_pairs = round_up(n_blocks * BLOCK_COLS, PAD_COLS) // PAD_COLS
+    if (rows, n_blocks) != (n_tiles * TILE_ROWS, n_pairs * 2):
+        padding = ((0, n_tiles * TILE_ROWS - rows), (0, n_pairs * 2 - n_blocks))
+        scales = np.pad(scales, padding)
+        integers = np.pad(integers, (*padding, (0, 0)))
     pairs = np.empty((n_tiles, n_pairs, PAIR_BYTES), dtype=np.uint8)
-    pairs[:, :, :64] = _bytes(scales.transpose(0, 2, 3, 1).astype("<f2")).reshape(
-        n_tiles, n_pairs, 64
-    )
+    by_pair = scales.reshape(n_tiles, TILE_ROWS, n_pairs, 2).transpose(0, 2, 3, 1)
+    pairs[:, :, :64] = _bytes(by_pair.astype("<f2")).reshape(n_tiles, n_pairs, 64)
     groups = integers.reshape(n_tiles, TILE_ROWS, n_pairs, 2, 8, 4).transpose(0, 2, 3, 4, 1, 5)
     pairs[:, :, 64:] = _bytes(groups).reshape(n_tiles, n_pairs, PAIR_BYTES - 64)
     return pairs.reshape(-1)

@@ -25,6 +25,8 @@ from colibri_deploy.process import Completed, run
 from colibri_deploy.targets import ARCHITECTURES, load_targets, machine_arch, select
 from colibri_deploy.toolchain import find_toolchain
 
+pytest_plugins = ["board_fixtures"]  # tests/python/board_fixtures.py
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -57,10 +59,90 @@ def require_program() -> Callable[[str], Path]:
     def require(name: str) -> Path:
         path = shutil.which(name)
         if path is None:
-            lacking(f"{name} is not installed: run tests/debian-packages.sh")
+            lacking(f"{name} is not installed: run tests/debian-packages.sh test")
         return Path(path)
 
     return require
+
+
+@pytest.fixture(scope="session")
+def require() -> Callable[[bool, str], None]:
+    """`require(there, reason)` skips or fails the test if what it needs is not there."""
+
+    def check(there: bool, reason: str) -> None:
+        if not there:
+            lacking(reason)
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def meson() -> Callable[..., Completed]:
+    """`meson(*args, check=True)` runs Meson with the environment's ziglang first in PATH."""
+    scripts = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+
+    def run_it(*args: str | Path, check: bool = True) -> Completed:
+        command = [sys.executable, "-m", "mesonbuild.mesonmain", *args]
+        return run(command, env=environment, check=check)
+
+    return run_it
+
+
+@pytest.fixture(scope="session")
+def meson_setup(meson: Callable[..., Completed]) -> Callable[..., Completed]:
+    """`meson_setup(build, arch, *options, check=True)` is `meson setup` with the cross file."""
+
+    def setup(build: Path, arch: str, *options: str, check: bool = True) -> Completed:
+        cross = ROOT / f"cross/{arch}-linux-musl.ini"
+        return meson("setup", build, ROOT, "--cross-file", cross, *options, check=check)
+
+    return setup
+
+
+@pytest.fixture(scope="session")
+def meson_build(
+    meson: Callable[..., Completed],
+    meson_setup: Callable[..., Completed],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], Path]:
+    """A function from an architecture to a build directory: all targets, and the checker."""
+
+    @functools.cache
+    def built(arch: str) -> Path:
+        build = tmp_path_factory.mktemp(f"meson-{arch}")
+        meson_setup(build, arch)
+        meson("compile", "-C", build)
+        meson("compile", "-C", build, "checker")
+        return build
+
+    return built
+
+
+_TABLES = pytest.StashKey[dict[str, list[tuple[str, ...]]]]()
+
+
+@pytest.fixture(scope="session")
+def report_row(pytestconfig: pytest.Config) -> Callable[..., None]:
+    """`report_row(title, *cells)` adds a row to a table that is printed when all tests are done."""
+
+    def add(title: str, *cells: str) -> None:
+        tables = pytestconfig.stash.setdefault(_TABLES, {})
+        tables.setdefault(title, []).append(cells)
+
+    return add
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Prints the tables of `report_row`."""
+    for title, rows in config.stash.get(_TABLES, {}).items():
+        terminalreporter.section(title)
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            terminalreporter.write_line("  ".join(cells).rstrip())
 
 
 @pytest.fixture(scope="session")

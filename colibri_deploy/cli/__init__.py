@@ -15,8 +15,12 @@ from colibri_deploy.cli.build import build
 from colibri_deploy.cli.completion import completion
 from colibri_deploy.cli.console import print_error
 from colibri_deploy.cli.convert import convert
+from colibri_deploy.cli.demo import demo
 from colibri_deploy.cli.inspect import inspect
+from colibri_deploy.cli.push import push
+from colibri_deploy.cli.smoke import smoke
 from colibri_deploy.cli.targets import targets
+from colibri_deploy.cli.test import test
 from colibri_deploy.cli.verify import verify
 from colibri_deploy.errors import ColibriDeployError
 
@@ -35,14 +39,18 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="colibri-deploy")
 def cli() -> None:
-    """Build the Colibri engine for boards, and prepare the models that it runs."""
+    """Build the Colibri engine for boards, prepare the models that it runs, and deploy both."""
 
 
 cli.add_command(build)
 cli.add_command(completion)
 cli.add_command(convert)
+cli.add_command(demo)
 cli.add_command(inspect)
+cli.add_command(push)
+cli.add_command(smoke)
 cli.add_command(targets)
+cli.add_command(test)
 cli.add_command(verify)
 
 

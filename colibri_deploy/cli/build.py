@@ -62,9 +62,9 @@ def build(
         chosen, root=root, build_root=build_dir, toolchain=toolchain, debug=debug
     )
     if dry_run:
-        _print_plan(compilations, as_json)
+        print_plan(compilations, as_json)
         return
-    results = _build(compilations, toolchain)
+    results = build_with_progress(compilations, toolchain)
     in_order = [results[target.name] for target in _unique(chosen)]
     if as_json:
         print_json([{**asdict(one.record), "binary": str(one.binary)} for one in in_order])
@@ -76,21 +76,25 @@ def _unique(targets: list[Target]) -> list[Target]:
     return list({target.name: target for target in targets}.values())
 
 
-def _print_plan(compilations: tuple[library.Compilation, ...], as_json: bool) -> None:
+def plan_record(compilations: tuple[library.Compilation, ...]) -> list[dict[str, object]]:
+    """The commands of a build and what they make, for JSON."""
+    return [
+        {
+            "arch": compilation.arch,
+            "commands": [list(compilation.setup), list(compilation.compile)],
+            "outputs": {
+                target: str(compilation.output(target) / "colibri")
+                for target in compilation.targets
+            },
+        }
+        for compilation in compilations
+    ]
+
+
+def print_plan(compilations: tuple[library.Compilation, ...], as_json: bool) -> None:
+    """The commands of a build and what they make."""
     if as_json:
-        print_json(
-            [
-                {
-                    "arch": compilation.arch,
-                    "commands": [list(compilation.setup), list(compilation.compile)],
-                    "outputs": {
-                        target: str(compilation.output(target) / "colibri")
-                        for target in compilation.targets
-                    },
-                }
-                for compilation in compilations
-            ]
-        )
+        print_json(plan_record(compilations))
         return
     for compilation in compilations:
         for command in (compilation.setup, compilation.compile):
@@ -99,9 +103,10 @@ def _print_plan(compilations: tuple[library.Compilation, ...], as_json: bool) ->
             click.echo(f"# {target}: {_shown(compilation.output(target) / 'colibri')}")
 
 
-def _build(
+def build_with_progress(
     compilations: tuple[library.Compilation, ...], toolchain: Toolchain
 ) -> dict[str, library.Built]:
+    """Builds, and says on stderr how far it is; the results by target."""
     console = stderr_console()
     results: dict[str, library.Built] = {}
     columns = (

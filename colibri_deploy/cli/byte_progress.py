@@ -11,26 +11,40 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from colibri_deploy.cli.console import stderr_console
 
 
+class _Figures(ProgressColumn):
+    """Bytes, rate and time left; nothing where nobody counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._columns = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+
+    def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text()
+        return Text(" ").join(column.render(task) for column in self._columns)
+
+
 class ByteProgress:
-    """Implements `colibri_deploy.convert.Progress`; a context manager."""
+    """Implements the library's `Progress` protocols; a context manager."""
 
     def __init__(self) -> None:
         console = stderr_console()
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
+            _Figures(),
             console=console,
             disable=not console.is_terminal,
             transient=True,
@@ -50,10 +64,10 @@ class ByteProgress:
         self._bars.stop()
 
     def start(self, what: str, total: int) -> None:
-        """A step begins that takes `total` bytes; it replaces the one before."""
+        """A step begins that takes `total` bytes (0: nobody counts); it replaces the one before."""
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(what, total=total)
+        self._task = self._bars.add_task(what, total=total or None)
 
     def advance(self, n_bytes: int) -> None:
         """`n_bytes` more are done."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import cast
@@ -16,6 +17,16 @@ from colibri_deploy.cli.console import print_json, stdout_console
 from colibri_deploy.cli.inspect import model_line, section_record
 from colibri_deploy.model_dir import check_destination
 from colibri_deploy.sections import ExpertLayout
+from colibri_deploy.upcycle import Upcycling
+
+
+def _read_upcycling(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> Upcycling | None:
+    try:
+        return None if text is None else Upcycling.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
 
 
 @click.command()
@@ -32,7 +43,8 @@ from colibri_deploy.sections import ExpertLayout
     type=click.Choice(library.DTYPE_CHOICES),
     default="keep",
     show_default=True,
-    help="How matrices are stored; keep: the smallest float type that holds every value exactly.",
+    help="How matrices are stored. keep: q8 if all are Q8_0 (GGUF), which it holds without loss; "
+    "otherwise the smallest float type that holds every value exactly.",
 )
 @click.option(
     "--expert-layout",
@@ -40,6 +52,18 @@ from colibri_deploy.sections import ExpertLayout
     default="interleaved",
     show_default=True,
     help="interleaved: all experts of one matrix together; grouped: one expert's matrices.",
+)
+@click.option(
+    "--upcycle",
+    metavar="EXPERTSxTOP_K",
+    callback=_read_upcycling,
+    help="Make a Mixture of Experts out of a dense model, such as 4x2. Every expert is the dense "
+    "FFN with its neurons in a random order: the same function up to rounding, other bits.",
+)
+@click.option(
+    "--upcycle-seed",
+    type=click.IntRange(min=1),
+    help="The seed of the neurons' orders and of the router.  [default: 1]",
 )
 @click.option("--force", is_flag=True, help="Replace the model that DIR holds.")
 @click.option("--dry-run", is_flag=True, help="Check everything but the values; write nothing.")
@@ -49,17 +73,25 @@ def convert(
     output: Path | None,
     dtype: str,
     expert_layout: str,
+    upcycle: Upcycling | None,
+    upcycle_seed: int | None,
     force: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Convert the Hugging Face checkpoint in the directory SRC to a model directory.
+    """Convert SRC to a model directory: a Hugging Face checkpoint's directory, or a GGUF file.
+
+    GGUF: the architecture llama, dense or with Mixtral's experts, in one file. Q8_0 matrices are
+    taken over as q8 without loss, other types are dequantised.
 
     The model appears under its name when it is complete and on the disk. Whatever the engine does
     not compute exactly as the checkpoint means it is refused by name.
     """
     if output is None and not dry_run:
         raise click.UsageError("give -o DIR, or --dry-run")
+    if upcycle is None and upcycle_seed is not None:
+        raise click.UsageError("--upcycle-seed goes with --upcycle")
+    upcycling = upcycle and dataclasses.replace(upcycle, seed=upcycle_seed or upcycle.seed)
     started = time.monotonic()
     if output is not None:
         check_destination(output, force)
@@ -69,6 +101,7 @@ def convert(
             cast(library.DTypeChoice, dtype),
             cast(ExpertLayout, expert_layout),
             progress,
+            upcycling,
         )
         if not as_json:
             _print_plan(plan)
@@ -76,7 +109,7 @@ def convert(
             library.write_model(plan, output, force, progress)
     seconds = time.monotonic() - started
     if as_json:
-        print_json(_record(plan, output, expert_layout, dry_run, seconds))
+        print_json(_record(plan, output, expert_layout, upcycling, dry_run, seconds))
     elif dry_run:
         click.echo("dry run: nothing was written")
     else:
@@ -97,6 +130,7 @@ def _record(
     plan: library.ConversionPlan,
     output: Path | None,
     expert_layout: str,
+    upcycling: Upcycling | None,
     dry_run: bool,
     seconds: float,
 ) -> dict[str, object]:
@@ -107,6 +141,7 @@ def _record(
         "architecture": plan.config.architecture,
         "dtype": plan.dtype.name,
         "expert_layout": expert_layout,
+        "upcycle": None if upcycling is None else dataclasses.asdict(upcycling),
         "bytes": plan.file.file_size,
         "notes": list(plan.notes),
         "sections": [section_record(section) for section in plan.file.sections],

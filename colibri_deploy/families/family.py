@@ -7,7 +7,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from colibri_deploy.checkpoint import Raw
 from colibri_deploy.families.hub_config import HubConfig
@@ -24,17 +27,23 @@ class Kind(enum.Enum):
     vector = "vector"  # one row of f32
 
 
+Order: TypeAlias = Callable[[], npt.NDArray[np.intp]]  # made when it is needed, it may be long
+
+
 @dataclasses.dataclass(frozen=True)
 class Piece:
     """The tensor behind an item.
 
-    `view` turns the tensor, as stored and mapped, into the item's [rows, cols]: slices,
+    `view` turns the tensor, as stored and mapped, into the item's [rows, stored row]: slices,
     transpositions and reshapes read nothing. None: the tensor is the item (a vector is one row).
+    Row `i` of the item is row `rows()[i]` of that, and column `j` its column `columns()[j]`.
     """
 
     tensor: str
     shape: tuple[int, ...]  # of the whole tensor
     view: Callable[[Raw], Raw] | None = None
+    rows: Order | None = None
+    columns: Order | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,4 +81,4 @@ class Family(Protocol):
         """All sections but `tokenizer`, in the order of the file; no `lm_head` if `tied`."""
 
     def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
-        """Values of the sections without a source: name -> [rows, cols]."""
+        """Values of the sections without a source: name -> [n_layers * rows, cols]."""

@@ -113,8 +113,8 @@ def test_a_flipped_bit_in_an_unused_expert_is_found_by_verify(
     # Experts of more than 8 MiB in all: loading alone does not read them.
     big = make_checkpoint(tmp_path / "big", hidden=256, ffn=1024, experts=9, layers=1, heads=4)
     convert_checkpoint(big, tmp_path / "model", "f32")
-    arguments = ("--model", tmp_path / "model", "--tokens", "1,2,3", "--num_tokens", "0")
-    arguments = (*arguments, "--format", "ids", "--logits_hash", "--threads", "1")
+    arguments: list[str | Path] = ["--model", tmp_path / "model", "--tokens", "1,2,3"]
+    arguments += ["--num_tokens", "0", "--format", "ids", "--logits_hash", "--threads", "1"]
     before = run_engine("x86_64", *arguments)
     path = tmp_path / "model" / "model.bin"
     offset, _, stride = section(path, "up_weights")

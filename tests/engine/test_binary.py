@@ -18,7 +18,7 @@ def test_the_binary_is_static_stripped_and_within_its_budget(
 ) -> None:
     binary = engine(arch)
     assert binary.stat().st_size <= 204_800
-    readelf = [require_program("readelf"), "--wide"]
+    readelf: list[str | Path] = [require_program("readelf"), "--wide"]
     headers = subprocess.run(
         [*readelf, "--program-headers", "--section-headers", "--symbols", binary],
         check=True,

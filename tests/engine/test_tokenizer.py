@@ -15,7 +15,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -691,17 +690,12 @@ SLOW = {
 
 @pytest.mark.parametrize("name", FIXTURES)
 @pytest.mark.parametrize("kind", SLOW)
-def test_time_grows_with_the_text_only(engine: Engine, shared: Path, name: str, kind: str) -> None:
-    engine.open(build_tokenizer_section(shared / "fixtures" / name), 1000)
-
-    def seconds(size: int) -> float:
-        text = (SLOW[kind] * size).encode()[:size].decode(errors="ignore")
-        best = float("inf")
-        for _ in range(2):
-            start = time.perf_counter()
-            engine.encode(text)
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    # 16 times the text: quadratic time would be 256 times as long.
-    assert seconds(1 << 20) < 64 * seconds(1 << 16)
+def test_a_megabyte_gives_the_ids_of_the_library(
+    engine: Engine, shared: Path, name: str, kind: str
+) -> None:
+    """Quadratic work would take hours here: it would not pass unseen."""
+    directory = shared / "fixtures" / name
+    engine.open(build_tokenizer_section(directory), 1000)
+    text = (SLOW[kind] * (1 << 20)).encode()[: 1 << 20].decode(errors="ignore")
+    library = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    assert engine.encode(text) == library.encode(text).ids

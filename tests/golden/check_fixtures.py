@@ -22,7 +22,7 @@ def main(shared: Path, engine: list[str]) -> int:
     fixtures = shared / "fixtures"
     convert = [sys.executable, "-m", "colibri_deploy", "convert", "--dtype", "keep"]
     run = f"{shlex.join(engine)} --model {{out}}"
-    command = [
+    command: list[str | Path] = [
         *(sys.executable, fixtures / "check.py", "--root", fixtures, "--jobs", "2"),
         *("--only", f"/({'|'.join(FAMILIES)})$"),
         *("--convert", f"{shlex.join(convert)} {{ckpt}} -o {{out}}"),

@@ -53,8 +53,8 @@ def build_mutant(root: Path, directory: Path, changes: list[tuple[str, str, str]
     environment = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     cross = directory / "cross/x86_64-linux-musl.ini"
     build = directory / "build"
-    setup = ["setup", build, "--cross-file", cross]
-    run([sys.executable, "-m", "mesonbuild.mesonmain", *setup], cwd=directory, env=environment)
+    meson: list[str | Path] = [sys.executable, "-m", "mesonbuild.mesonmain"]
+    run([*meson, "setup", build, "--cross-file", cross], cwd=directory, env=environment)
     run(["ninja", "-C", build, "colibri"], env=environment)
     return build / "colibri"
 

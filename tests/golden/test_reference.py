@@ -37,7 +37,7 @@ def test_a_program_written_from_the_documents_gives_the_same_hash(
     models: Callable[[str, DTypeChoice], Path],
     run_engine: Callable[..., Completed],
 ) -> None:
-    arguments = [
+    arguments: list[str | Path] = [
         *("--model", models(name, dtype), "--tokens", ",".join(map(str, PROMPT))),
         *("--num_tokens", "2", "--ignore_eos", "--kv", kv),
     ]

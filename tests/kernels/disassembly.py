@@ -3,40 +3,29 @@
 """Which CPU features the instructions of an object file need, as objdump shows them."""
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import jinja2
 
 from colibri_deploy.process import run
 
 # Features that no object may use, at whatever level. A fused multiply-add rounds once instead of
 # twice; an approximate reciprocal is another number on each vendor's CPU.
 FORBIDDEN = {
-    "fma": "rounds once",
-    "approximate": "differs between CPUs",
-    "unknown": "objdump cannot decode it",
+    "fma": "which rounds once",
+    "approximate": "which differs between CPUs",
+    "unknown": "which objdump cannot decode",
 }
 
-# What each level adds to the levels before it: the features that templates/isa/<level>.j2 asks
-# the CPU for, and no others. `scalar` is the baseline of the architecture, as is the engine.
-ADDED: dict[str, dict[str, set[str]]] = {
-    "x86_64": {
-        "scalar": set(),
-        "sse42": {"sse3", "sse4"},
-        "avx2": {"avx", "f16c"},
-        "avx512": {"avx512"},
-        "avx512_vnni": {"avx512_vnni"},
-    },
-    "aarch64": {  # Advanced SIMD is part of the baseline
-        "scalar": set(),
-        "neon": set(),
-        "neon_dotprod": {"dotprod"},
-        "neon_i8mm": {"i8mm"},
-    },
-    "riscv64": {"scalar": set(), "rvv": {"v"}},
-}
+# What is there on every CPU that has another feature.
+_IMPLIED = {"ssse3": "sse3"}
 
-# A feature and its mnemonics, the first that fits counts. AT&T suffixes are left to the pattern.
+# A feature, named as in the `needs` of templates/isa/<level>.j2 where a level has it, and its
+# mnemonics; the first that fits counts. AT&T suffixes are left to the pattern.
 # What no rule knows is of the baseline, on x86-64 of what its encoding says.
 _RULES: dict[str, list[tuple[str, str]]] = {
     "x86_64": [
@@ -60,14 +49,14 @@ _RULES: dict[str, list[tuple[str, str]]] = {
         ("xgetbv", r"xgetbv"),
         ("other", r"rd(rand|seed|pid|tscp).*|x(save|rstor|test|begin|end|abort).*|cmpxchg16b"),
         ("other", r"clflushopt|clwb|prefetchw.*|extrq|insertq|movnts[sd]|[mu]?m?wait|monitor"),
-        ("avx512", r"k(add|andn?|mov|not|or|ortest|shift[lr]|test|unpck|x?n?or)[bwdq]{1,2}"),
+        ("avx512f", r"k(add|andn?|mov|not|or|ortest|shift[lr]|test|unpck|x?n?or)[bwdq]{1,2}"),
         ("sse3", r"addsubp[sd]|h(add|sub)p[sd]|lddqu|movddup|movs[hl]dup|fisttp.*"),
     ],
     "aarch64": [
         ("unknown", r"\.(word|inst|byte|short)|udf|undefined"),
         ("fma", r"fn?m(add|sub)|fml[as]l?2?|fcmla"),
         ("approximate", r"f(recp|rsqrt)[esx]|u(recp|rsqrt)e"),
-        ("dotprod", r"[su]dot"),
+        ("asimddp", r"[su]dot"),
         ("i8mm", r"(s|u|us)mmla|(us|su)dot"),
         ("bf16", r"bf(dot|mmla|mlal[bt]|cvt.*)"),
         ("crypto", r"aes.*|sha(1|256|512).*|sm[34].*|pmull2?|eor3|bcax|rax1|xar"),
@@ -111,14 +100,28 @@ class Instruction:
         return f"{self.text.expandtabs(1)} in {self.function}"
 
 
-def level_features(arch: str, level: str) -> set[str]:
-    """The features that objects of a level may use."""
-    names = list(ADDED[arch])
-    return {x for name in names[: names.index(level) + 1] for x in ADDED[arch][name]}
+def usable_features(root: Path, arch: str) -> dict[str, set[str]]:
+    """The features that objects of each level may use: what it and those before it ask for.
+
+    Read from the templates in `root`; levels in their order, weakest first.
+    """
+    plan = run([sys.executable, root / "templates/render.py", "plan", arch, ""]).stdout
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(root / "templates"))
+    usable: dict[str, set[str]] = {}
+    features: set[str] = set()
+    for level in (line.partition(";")[0] for line in plan.splitlines()):
+        facts: Any = environment.get_template(f"isa/{level}.j2").module
+        names = {need[0] for need in facts.facts["needs"]}
+        features = features | names | {_IMPLIED[name] for name in names if name in _IMPLIED}
+        usable[level] = features
+    return usable
 
 
 def _x86_encoding(code: bytes) -> str:
-    """The feature that the encoding asks for; empty for the baseline's."""
+    """The feature that the encoding asks for; empty for the baseline's.
+
+    `avx512f` stands for F, BW, VL and DQ, `avx` for AVX2 too, `sse4.2` for all after SSE3.
+    """
     i = 0
     while code[i] in _X86_PREFIXES:
         i += 1
@@ -126,14 +129,14 @@ def _x86_encoding(code: bytes) -> str:
         i += 1
     opcode = code[i : i + 3]
     if opcode[0] == 0x62:
-        return "avx512_fp16" if opcode[1] & 7 in (5, 6) else "avx512"
+        return "avx512_fp16" if opcode[1] & 7 in (5, 6) else "avx512f"
     if opcode[0] in (0xC4, 0xC5):
         return "avx"
     if opcode[0] == 0x8F and opcode[1] & 0x38:
         return "xop"
     if opcode[0] == 0xD5:
         return "apx"
-    return "sse4" if opcode[:2] in (b"\x0f\x38", b"\x0f\x3a") else ""
+    return "sse4.2" if opcode[:2] in (b"\x0f\x38", b"\x0f\x3a") else ""
 
 
 def feature(arch: str, instruction: Instruction) -> str:
@@ -148,7 +151,7 @@ def feature(arch: str, instruction: Instruction) -> str:
         if pattern.fullmatch(mnemonic):
             return name
     if re.fullmatch(r"vpdp(busd|wssd)s?", mnemonic):
-        return "avx512_vnni" if encoding == "avx512" else "avx_vnni"
+        return "avx512vnni" if encoding == "avx512f" else "avx_vnni"
     if re.fullmatch(r"vpdp.*", mnemonic):
         return "avx_vnni_int8"
     if encoding == "avx" and mnemonic in ("vcvtph2ps", "vcvtps2ph"):
@@ -175,15 +178,13 @@ def disassemble(objdump: Path, path: Path) -> Iterator[Instruction]:
             function = line.partition("<")[2][:-2]
 
 
-def escapes(
-    arch: str, level: str, instructions: list[Instruction], also: frozenset[str] = frozenset()
-) -> list[str]:
-    """A line for each instruction that an object of this level must not hold."""
-    allowed = level_features(arch, level) | also
+def escapes(arch: str, usable: set[str], instructions: list[Instruction]) -> list[str]:
+    """A line for each instruction that an object with these features must not hold."""
     found = []
     for instruction in instructions:
         name = feature(arch, instruction)
-        if name and name not in allowed:
-            why = FORBIDDEN.get(name, f"is beyond {level}")
-            found.append(f"{instruction}: {name}, {why}")
+        if name in FORBIDDEN:
+            found.append(f"{instruction}: {name}, {FORBIDDEN[name]}")
+        elif name and name not in usable:
+            found.append(f"{instruction}: {name}, beyond its level")
     return found

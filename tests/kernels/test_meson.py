@@ -65,7 +65,7 @@ def test_plain_meson_builds_and_tests_every_level(
             where, rest = "this machine", line.split(maxsplit=1)
             report_row(TABLE, arch, rest[0], where, rest[1].partition(":")[0])
     for cpu, levels in EMULATED[arch].items():
-        emulator = [require_program(f"qemu-{arch}-static"), "-cpu", cpu]
+        emulator: list[str | Path] = [require_program(f"qemu-{arch}-static"), "-cpu", cpu]
         lines = run([*emulator, checker, "--require", levels[-1]]).stdout.splitlines()
         ran = [line.split() for line in lines if "not run" not in line]
         assert [(words[0], words[1], words[-2]) for words in ran] == [
@@ -98,7 +98,7 @@ def test_debug_and_optimization_are_independent(
 ) -> None:
     meson_setup(tmp_path, "x86_64", "-Ddebug=true", f"-Doptimization={optimization}")
     meson("compile", "-C", tmp_path, "colibri:executable")
-    arguments = [
+    arguments: list[str | Path] = [
         *("--model", models("mixtral", "keep"), "--tokens", "1,2,3", "--num_tokens", "2"),
         *("--ignore_eos", "--format", "ids", "--logits_hash", "--threads", "2"),
     ]

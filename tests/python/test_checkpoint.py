@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from colibri_deploy.checkpoint import Checkpoint, widen
+from colibri_deploy.checkpoint import Checkpoint
 from colibri_deploy.errors import ConversionError, FileMissingError
 from colibri_deploy.tiles import DType
 
@@ -46,7 +46,7 @@ def test_float_types_are_widened_exactly(tmp_path: Path) -> None:
     for name in ("f32", "f16"):
         tensor = checkpoint.tensors[name]
         assert tensor.dtype is DType[name]
-        assert np.array_equal(widen(tensor.raw(), tensor.dtype), VALUES)
+        assert np.array_equal(tensor.widen(tensor.raw()), VALUES)
 
 
 def test_bf16_is_widened_exactly(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_bf16_is_widened_exactly(tmp_path: Path) -> None:
     (write_config(tmp_path) / "model.safetensors").write_bytes(data)
     tensor = Checkpoint.open(tmp_path).tensors["w"]
     assert tensor.dtype is DType.bf16
-    assert widen(tensor.raw(), tensor.dtype).tolist() == [[1.0, -2.6875, 2.0**-133]]
+    assert tensor.widen(tensor.raw()).tolist() == [[1.0, -2.6875, 2.0**-133]]
 
 
 def test_shards_are_found_through_the_index(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_missing_checkpoint_has_code_3(tmp_path: Path) -> None:
     done = deploy("convert", tmp_path / "none", "-o", tmp_path / "m")
     assert done.status == 3
     assert done.stderr == (
-        f"error: {tmp_path}/none is not a directory; give that of a checkpoint\n"
+        f"error: {tmp_path}/none is not a directory; give that of a checkpoint, or a GGUF file\n"
     )
 
 

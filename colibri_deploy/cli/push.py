@@ -1,0 +1,133 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `push`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+
+from colibri_deploy import push as library
+from colibri_deploy.cli.board_choice import BoardChoice, board_options
+from colibri_deploy.cli.byte_progress import ByteProgress
+from colibri_deploy.cli.console import print_json, stdout_console
+from colibri_deploy.ssh import Connection
+
+
+@click.command()
+@board_options
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The model to push too; without it, the one on the board stays.",
+)
+@click.option("--dry-run", is_flag=True, help="Look at the board, write nothing there.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+def push(choice: BoardChoice, model: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Push the engine that was built for a board, and a model.
+
+    Only what the board lacks is sent, and an upload that was cut goes on where it ended. Everything
+    is verified on the board before the new release replaces the current one.
+    """
+    with choice.connect() as connection:
+        plan, pushed = run_push(choice, connection, model, dry_run)
+    record = push_record(choice, connection, plan, pushed)
+    if as_json:
+        print_json(record)
+    else:
+        print_push(connection, plan, pushed)
+
+
+def run_push(
+    choice: BoardChoice, connection: Connection, model: Path | None, dry_run: bool
+) -> tuple[library.PushPlan, library.Pushed | None]:
+    """Plans a push and, unless it is a dry run, does it, with a progress bar."""
+    with ByteProgress() as progress:
+        plan = library.plan_push(connection, choice.target, choice.engine, model, progress)
+        return plan, None if dry_run else library.push(connection, plan, progress)
+
+
+def push_record(
+    choice: BoardChoice,
+    connection: Connection,
+    plan: library.PushPlan,
+    pushed: library.Pushed | None,
+) -> dict[str, object]:
+    """A push, for JSON."""
+    record: dict[str, object] = {
+        "board": connection.board.name,
+        "address": connection.board.address,
+        "target": choice.target.name,
+        "dry_run": pushed is None,
+        "bytes_to_send": plan.to_send,
+    }
+    if pushed is not None:
+        return record | asdict(pushed)
+    files = [
+        {
+            "name": file.item.name,
+            "sha256": file.item.sha256,
+            "bytes": file.item.bytes if file.item.path else None,
+            "to_send": file.to_send,
+        }
+        for file in plan.files
+    ]
+    state = plan.state
+    return record | {
+        "release": plan.release,
+        "previous": state.current,
+        "root": state.root,
+        "free_bytes": state.free_bytes,
+        "files": files,
+    }
+
+
+def print_push(
+    connection: Connection, plan: library.PushPlan, pushed: library.Pushed | None
+) -> None:
+    """A push, for people."""
+    console = stdout_console()
+    root = plan.state.root
+    console.print(f"{connection.board.name}, {plan.state.machine}: {root}", soft_wrap=True)
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("file", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("SHA-256", no_wrap=True)
+    table.add_column("to send" if pushed is None else "sent", no_wrap=True)
+    if pushed is None:
+        for file in plan.files:
+            size = f"{file.item.bytes:,}" if file.item.path else "-"
+            sending = f"{file.to_send:,} bytes" if file.to_send else "nothing, it is there"
+            table.add_row(file.item.name, size, file.item.sha256[:12], sending)
+    else:
+        for done in pushed.files:
+            size = f"{done.bytes:,}" if done.bytes is not None else "-"
+            table.add_row(done.name, size, done.sha256[:12], _sent(done))
+    console.print(table)
+    before = plan.state.current or "none"
+    if pushed is None:
+        console.print(
+            f"dry run: {plan.to_send:,} bytes would be sent, release {plan.release} would "
+            f"replace {before}; nothing was written",
+            soft_wrap=True,
+        )
+    else:
+        was = "as before" if before == pushed.release else f"before: {before}"
+        console.print(
+            f"sent {pushed.bytes_sent:,} bytes in {pushed.seconds:.1f} s; "
+            f"release {pushed.release} is current ({was})",
+            soft_wrap=True,
+        )
+
+
+def _sent(file: library.PushedFile) -> str:
+    if file.repaired:
+        return f"{file.sent:,} bytes: it was damaged on the board"
+    if file.resumed_at:
+        return f"{file.sent:,} bytes: {file.resumed_at:,} were there from a push that was cut"
+    return f"{file.sent:,} bytes" if file.sent else "nothing, it is there"

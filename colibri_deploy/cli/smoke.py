@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `smoke`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.table import Table
+
+from colibri_deploy import golden
+from colibri_deploy import smoke as library
+from colibri_deploy.build import plan
+from colibri_deploy.cli.board_choice import BoardChoice, board_options
+from colibri_deploy.cli.build import build_with_progress
+from colibri_deploy.cli.console import print_json, stderr_console, stdout_console
+from colibri_deploy.errors import SmokeError
+from colibri_deploy.model import Model
+from colibri_deploy.resources import engine_root
+from colibri_deploy.ssh import Connection
+from colibri_deploy.targets import load_targets, select
+from colibri_deploy.toolchain import find_toolchain
+
+HOST = "host"  # the target that is this machine
+
+
+@dataclass(frozen=True)
+class PromptChoice:
+    """What the command line says of the golden prompt."""
+
+    text: str | None
+    ids: str | None
+    n_tokens: int
+
+    def prompt(self, model: Path) -> golden.Prompt:
+        """The prompt to generate from; one that fits the model where none was given."""
+        if self.text is not None:
+            return golden.Prompt("prompt", self.text, self.n_tokens)
+        if self.ids is not None:
+            return golden.Prompt("tokens", self.ids, self.n_tokens)
+        return golden.Prompt.fitting(Model.open(model), self.n_tokens)
+
+
+def prompt_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Gives a verb the options of the golden prompt; it receives them as `prompt`."""
+
+    @functools.wraps(verb)
+    def with_prompt(prompt: str | None, tokens: str | None, num_tokens: int, **others: Any) -> None:
+        if prompt is not None and tokens is not None:
+            raise click.UsageError("give one of --prompt and --tokens")
+        verb(prompt=PromptChoice(prompt, tokens, num_tokens), **others)
+
+    for option in reversed(_OPTIONS):
+        with_prompt = option(with_prompt)
+    return with_prompt
+
+
+_OPTIONS = (
+    click.option("--prompt", metavar="TEXT", help="The golden prompt."),
+    click.option("--tokens", metavar="IDS", help="The golden prompt as token ids: 1,2,3."),
+    click.option(
+        "--num-tokens",
+        type=click.IntRange(min=1),
+        default=golden.DEFAULT_TOKENS,
+        show_default=True,
+        help="How many tokens to generate.",
+    ),
+)
+
+
+@click.command()
+@board_options
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The model that was pushed, to compute the golden numbers from.",
+)
+@prompt_options
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def smoke(choice: BoardChoice, model: Path | None, prompt: PromptChoice, as_json: bool) -> None:
+    """Prove on a board that what was pushed computes the right numbers.
+
+    The engine starts there, every file has the SHA-256 and the model all the checksums that it was
+    pushed with, and a prompt gives the tokens and the hash of all logits that this machine's own
+    engine computes.
+    """
+    reference = None
+    if model is not None:
+        wanted = prompt.prompt(model)
+        reference = library.Reference(_host_engine(choice.build_dir), model, wanted)
+    with choice.connect() as connection:
+        result = run_smoke(choice, connection, reference)
+    if as_json:
+        print_json(smoke_record(choice, connection, result))
+    else:
+        print_smoke(result)
+    fail_unless_ok(connection, result)
+
+
+def run_smoke(
+    choice: BoardChoice, connection: Connection, reference: library.Reference | None
+) -> library.Smoke:
+    """Runs the smoke test, and says on a terminal which step it is at."""
+    console = stderr_console()
+    with console.status("connected") as status:
+        return library.smoke(
+            connection,
+            choice.target,
+            reference,
+            lambda name: status.update(f"{connection.board.name}: {name}"),
+        )
+
+
+def smoke_record(
+    choice: BoardChoice, connection: Connection, result: library.Smoke
+) -> dict[str, object]:
+    """A smoke test, for JSON."""
+    return {
+        "board": connection.board.name,
+        "address": connection.board.address,
+        "target": choice.target.name,
+        "ok": result.ok,
+        **asdict(result),
+    }
+
+
+def print_smoke(result: library.Smoke) -> None:
+    """A smoke test, for people."""
+    console = stdout_console()
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("step", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    table.add_column("result", overflow="fold")
+    for step in result.steps:
+        table.add_row(step.name, step.outcome, f"{step.seconds:.1f}", step.detail)
+    console.print(table)
+    done = result.generated
+    if done is not None:
+        if done.text is not None:
+            console.print(done.text.strip(), soft_wrap=True)
+        else:
+            console.print("tokens " + ",".join(map(str, done.ids)), soft_wrap=True)
+        console.print(
+            f"{done.tokens_per_s:.1f} tokens/s on the board ({done.isa}, {done.threads} threads)"
+        )
+        console.print(f"logits_hash: {done.logits_hash} kv:{done.kv}", soft_wrap=True)
+    compared = any(step.name == "golden" and step.outcome == "passed" for step in result.steps)
+    if result.ok:
+        console.print("verified" if compared else "passed, but no logits were compared")
+
+
+def fail_unless_ok(connection: Connection, result: library.Smoke) -> None:
+    """Raises SmokeError with the steps that failed."""
+    failed = [step for step in result.steps if step.outcome == "failed"]
+    if failed:
+        raise SmokeError(
+            f"{connection.board.name} fails the smoke test at {failed[0].name}: {failed[0].detail}",
+            details="\n".join(f"{step.name}: {step.detail}" for step in failed[1:]),
+        )
+
+
+def _host_engine(build_dir: Path) -> Path:
+    root = engine_root()
+    target = select(load_targets(root), HOST)
+    toolchain = find_toolchain()
+    compilations = plan([target], root=root, build_root=build_dir, toolchain=toolchain)
+    return build_with_progress(compilations, toolchain)[HOST].binary

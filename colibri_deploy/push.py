@@ -1,0 +1,199 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pushes an engine, and a model with it, to a board: what is there is not sent again.
+
+The engine goes first, because it is what verifies the other files on the board. Until the last
+step, the switch of one symbolic link, the release that was current before stays so.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from colibri_deploy.board_shell import BoardShell
+from colibri_deploy.errors import BoardArchError, BoardFullError, FileMissingError, TransferError
+from colibri_deploy.model import Model
+from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
+from colibri_deploy.ssh import Connection
+from colibri_deploy.store import ENGINE_NAME, BoardState, Item, Store, Stored, release_id
+from colibri_deploy.targets import Target, machine_arch
+
+
+class Progress(Protocol):
+    """Told how far a step is."""
+
+    def start(self, what: str, total: int) -> None:
+        """A step begins that moves `total` bytes; 0: nobody counts them."""
+
+    def advance(self, n_bytes: int) -> None:
+        """`n_bytes` more are done."""
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A file of the release, and how much of it the board has."""
+
+    item: Item
+    stored: Stored
+
+    @property
+    def offset(self) -> int:
+        """Where sending begins; an upload that was cut goes on."""
+        return self.stored.partial if self.stored.partial <= self.item.bytes else 0
+
+    @property
+    def to_send(self) -> int:
+        """Bytes to send, if nothing on the board is damaged."""
+        is_there = self.item.path is None or self.stored.whole is not None
+        return 0 if is_there else self.item.bytes - self.offset
+
+
+@dataclass(frozen=True)
+class PushPlan:
+    """What a push will do; nothing is written yet."""
+
+    target: Target
+    state: BoardState
+    files: tuple[PlannedFile, ...]  # the engine first
+    release: str  # id
+
+    @property
+    def to_send(self) -> int:
+        """Bytes to send, if nothing on the board is damaged."""
+        return sum(file.to_send for file in self.files)
+
+
+@dataclass(frozen=True)
+class PushedFile:
+    """A file of the release that is current now, verified on the board."""
+
+    name: str
+    sha256: str
+    bytes: int | None  # None: it was on the board, and is not here
+    sent: int  # bytes
+    resumed_at: int  # bytes that an upload that was cut had left
+    repaired: bool  # it was damaged on the board
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push did."""
+
+    release: str
+    previous: str | None  # release that was current before
+    root: str  # directory on the board
+    files: tuple[PushedFile, ...]
+    bytes_sent: int
+    seconds: float
+
+
+def plan_push(
+    connection: Connection,
+    target: Target,
+    engine: Path,
+    model: Path | None,
+    progress: Progress,
+) -> PushPlan:
+    """What is to be sent to a board; nothing is written there.
+
+    Without a model the one of the current release stays. Raises BoardArchError, BoardFullError,
+    FileMissingError and the errors of `Model.open` and `Store`.
+    """
+    if not engine.is_file():
+        raise FileMissingError(
+            f"{engine} does not exist; build it: colibri-deploy build --target {target.name}"
+        )
+    paths = [(ENGINE_NAME, engine)]
+    if model is not None:
+        Model.open(model)
+        paths += [(name, model / name) for name in (MODEL_NAME, CONFIG_NAME)]
+    store = Store(BoardShell(connection))
+    state = store.probe()
+    check_arch(connection, target, state)
+    items = [_read(name, path, progress) for name, path in paths]
+    if model is None:
+        items += [Item(name, sha) for name, sha in state.files.items() if name != ENGINE_NAME]
+    stored = store.stored(items)
+    files = tuple(PlannedFile(item, stored[item.sha256]) for item in items)
+    plan = PushPlan(target, state, files, release_id(items))
+    if state.free_bytes is not None and plan.to_send > state.free_bytes:
+        raise BoardFullError(
+            f"no room on {connection.board.name}: {plan.to_send:,} bytes are to be sent, "
+            f"{state.free_bytes:,} are free under {state.root}"
+        )
+    return plan
+
+
+def push(connection: Connection, plan: PushPlan, progress: Progress) -> Pushed:
+    """Does what was planned. Raises TransferError and the errors of `Store`."""
+    started = time.monotonic()
+    store = Store(BoardShell(connection))
+    engine = plan.files[0].item
+    files = tuple(_place(connection, store, file, engine, progress) for file in plan.files)
+    store.release(plan.release, [file.item for file in plan.files], engine)
+    return Pushed(
+        release=plan.release,
+        previous=plan.state.current,
+        root=plan.state.root,
+        files=files,
+        bytes_sent=sum(file.sent for file in files),
+        seconds=time.monotonic() - started,
+    )
+
+
+def check_arch(connection: Connection, target: Target, state: BoardState) -> None:
+    """Raises BoardArchError unless the board runs binaries for the target."""
+    if machine_arch(state.machine) != target.arch:
+        raise BoardArchError(
+            f"{connection.board.name} is {state.machine}, but the target {target.name} is "
+            f"{target.arch}; `colibri-deploy targets` lists what there is"
+        )
+
+
+def _read(name: str, path: Path, progress: Progress) -> Item:
+    size = path.stat().st_size if path.exists() else 0
+    progress.start(f"reading {name}", size)
+    return Item.read(name, path, progress.advance)
+
+
+def _place(
+    connection: Connection, store: Store, file: PlannedFile, engine: Item, progress: Progress
+) -> PushedFile:
+    """Brings one file into the store, whole and verified."""
+    item = file.item
+    sent = 0
+    if file.to_send:
+        sent += _send(store, item, file.offset, progress)
+    sound = _seal(store, item, engine, progress)
+    repaired = not sound and file.stored.whole is not None
+    if not sound and item.path is not None:
+        sent += _send(store, item, 0, progress)
+        sound = _seal(store, item, engine, progress)
+    if not sound:
+        again = (
+            "it was sent twice; is its memory or its disk broken, or does the file change here?"
+            if item.path
+            else "it was removed; push it again with --model"
+        )
+        raise TransferError(f"{item.name} is damaged on {connection.board.name}: {again}")
+    return PushedFile(
+        name=item.name,
+        sha256=item.sha256,
+        bytes=item.bytes if item.path else None,
+        sent=sent,
+        resumed_at=file.offset if file.to_send else 0,
+        repaired=repaired,
+    )
+
+
+def _send(store: Store, item: Item, offset: int, progress: Progress) -> int:
+    progress.start(f"sending {item.name}", item.bytes - offset)
+    return store.send(item, offset, progress.advance)
+
+
+def _seal(store: Store, item: Item, engine: Item, progress: Progress) -> bool:
+    progress.start(f"verifying {item.name} on the board", 0)
+    return store.seal(item, engine)

@@ -1,0 +1,166 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""The store on a board: files named by their SHA-256, and releases made of them."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from colibri_deploy.board_shell import VERB_SECONDS, BoardShell
+from colibri_deploy.errors import BoardError, FileMissingError
+
+ENGINE_NAME = "colibri"
+_CHUNK_BYTES = 1 << 18
+_SLOW_BYTES_PER_S = 2e6  # a slow board reads, hashes and writes no slower than this
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file of a release."""
+
+    name: str
+    sha256: str
+    path: Path | None = None  # here; None: it is on the board only
+    bytes: int = 0
+
+    @classmethod
+    def read(cls, name: str, path: Path, on_bytes: Callable[[int], None]) -> Item:
+        """Hashes a file. Raises FileMissingError."""
+        digest = hashlib.sha256()
+        size = 0
+        for chunk in _chunks(path, 0):
+            digest.update(chunk)
+            size += len(chunk)
+            on_bytes(len(chunk))
+        return cls(name, digest.hexdigest(), path, size)
+
+
+@dataclass(frozen=True)
+class BoardState:
+    """What a board is and has."""
+
+    machine: str  # `uname -m`
+    root: str  # absolute
+    free_bytes: int | None  # None: the board does not say
+    current: str | None  # id of the release
+    files: dict[str, str] = field(default_factory=dict)  # of that release: name to SHA-256
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How much of a file a board has."""
+
+    whole: int | None = None  # bytes in the store, not verified by this
+    partial: int = 0  # bytes of an upload that was cut
+
+
+class Store:
+    """The store on one board. All methods raise BoardConnectionError, BoardError, BoardFullError.
+
+    An engine has to be sealed before other files: it is what verifies them.
+    """
+
+    def __init__(self, shell: BoardShell) -> None:
+        self._shell = shell
+
+    def probe(self) -> BoardState:
+        """Looks and writes nothing."""
+        values: dict[str, str] = {}
+        files = {}
+        for key, *words in self._shell.call("probe"):
+            if key == "file":
+                files[" ".join(words[2:])] = words[0]  # "<sha256>  <name>"
+            else:
+                values[key] = " ".join(words)
+        free = values.get("free_kib", "")
+        return BoardState(
+            machine=values.get("machine", ""),
+            root=values.get("root", ""),
+            free_bytes=int(free) * 1024 if free.isdecimal() else None,
+            current=values["current"].rpartition("/")[2] if "current" in values else None,
+            files=files,
+        )
+
+    def stored(self, items: Sequence[Item]) -> dict[str, Stored]:
+        """How much the board has of each file, by SHA-256; writes nothing."""
+        sizes: dict[str, dict[str, int]] = {item.sha256: {} for item in items}
+        for kind, sha256, size in self._shell.call("stored", *sizes):
+            sizes[sha256][kind] = int(size)
+        return {
+            sha256: Stored(found.get("whole"), found.get("partial", 0))
+            for sha256, found in sizes.items()
+        }
+
+    def send(self, item: Item, offset: int, on_bytes: Callable[[int], None]) -> int:
+        """Appends the file from `offset` on to what the board has of it; the bytes sent."""
+        assert item.path is not None  # planned so by the caller
+        sent = 0
+
+        def content(path: Path) -> Iterator[bytes]:
+            nonlocal sent
+            for chunk in _chunks(path, offset):
+                yield chunk
+                sent += len(chunk)
+                on_bytes(len(chunk))
+
+        timeout_s = _seconds_for(item)
+        stdin = content(item.path)
+        self._shell.call("receive", item.sha256, str(offset), stdin=stdin, timeout_s=timeout_s)
+        return sent
+
+    def seal(self, item: Item, engine: Item) -> bool:
+        """Verifies a file on the board and stores it; False: it was damaged and is removed."""
+        proof = [engine.sha256]
+        if item == engine:
+            assert item.path is not None  # an engine is always sent from here
+            proof = ["", cksum(item.path.read_bytes())]
+        ((verdict, *_),) = self._shell.call(
+            "seal", item.sha256, *proof, timeout_s=_seconds_for(item)
+        )
+        if verdict not in ("sound", "damaged"):
+            raise BoardError(f"the board answers {verdict!r} when asked to verify {item.name}")
+        return verdict == "sound"
+
+    def release(self, release: str, items: Sequence[Item], engine: Item) -> None:
+        """Makes a release of stored files the current one."""
+        links = (word for item in items for word in (item.name, item.sha256))
+        self._shell.call("release", release, engine.sha256, *links)
+
+
+def release_id(items: Sequence[Item]) -> str:
+    """The name of the release that consists of `items`."""
+    manifest = "".join(f"{item.sha256}  {item.name}\n" for item in items)
+    return hashlib.sha256(manifest.encode()).hexdigest()[:16]
+
+
+def cksum(data: bytes) -> str:
+    """What POSIX `cksum` prints for `data` on its standard input.
+
+    It is the CRC-32 of zlib with the bits of each byte reversed, without the initial complement,
+    over the data and its length in as many bytes as that needs, low byte first.
+    """
+    size = len(data)
+    framed = data + size.to_bytes((size.bit_length() + 7) // 8, "little")
+    reversed_crc = zlib.crc32(framed.translate(_REVERSED), 0xFFFFFFFF)
+    return f"{int(f'{reversed_crc:032b}'[::-1], 2)} {size}"
+
+
+_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def _chunks(path: Path, offset: int) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+    except OSError as error:
+        raise FileMissingError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _seconds_for(item: Item) -> float:
+    return VERB_SECONDS + item.bytes / _SLOW_BYTES_PER_S

@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""AVX-512 with and without VNNI on a CPU in software, whatever this machine's own CPU is."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from bochs_run import build_shim
+from goldens import HASHES, NUM_TOKENS, PROMPT
+
+from colibri_deploy.convert import DTypeChoice
+from colibri_deploy.process import Completed, run
+
+HERE = Path(__file__).resolve().parent
+LEVELS = ["scalar", "sse42", "avx2", "avx512", "avx512_vnni"]
+USABLE = {"haswell": LEVELS[:3], "skylake_x": LEVELS[:4], "icelake_u": LEVELS}
+FIXTURES = [key for key in HASHES if key[0] != "synthetic"]
+LEVEL_ON = [  # each level of AVX-512, on the CPUs that have it
+    ("avx512", "skylake_x"),
+    ("avx512_vnni", "icelake_u"),
+    ("avx512_vnni", "sapphire_rapids"),
+]
+
+
+@pytest.fixture(scope="session")
+def bochs(
+    require: Callable[[bool, str], None], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Completed]:
+    """`bochs(cpu, program, *args)` runs a program on Bochs' model of a CPU, any exit status."""
+    reason = "bochscpu-python is not installed: pip install 'colibri-deploy[emulation]'"
+    require(importlib.util.find_spec("bochscpu") is not None, reason)
+    shim = build_shim(tmp_path_factory.mktemp("bochs"))
+    environment = os.environ | {"LD_PRELOAD": str(shim)}
+
+    def run_it(cpu: str, *command: str | Path) -> Completed:
+        runner = HERE / "bochs_run.py"
+        command = (sys.executable, runner, "--cpu", cpu, *command)
+        return run(list(command), env=environment, check=False)
+
+    return run_it
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of probe.c."""
+    program = tmp_path_factory.mktemp("probe") / "probe"
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-musl", "-static"]
+    run([*compiler, "-fno-sanitize=undefined", "-O1", "-o", program, HERE / "probe.c"])
+    return program
+
+
+@pytest.mark.parametrize(
+    ("cpu", "what", "status", "message"),
+    [
+        ("haswell", "avx2", 0, ""),
+        ("haswell", "avx512", 132, "illegal instruction"),
+        ("skylake_x", "avx512", 0, ""),
+        ("skylake_x", "avx512_vnni", 132, "illegal instruction"),
+        ("icelake_u", "avx512_vnni", 0, ""),
+        ("sapphire_rapids", "avx512_vnni", 0, ""),
+        ("sapphire_rapids", "null", 139, "bad address"),
+        ("sapphire_rapids", "guard", 139, "bad address"),
+    ],
+)
+def test_a_model_runs_what_its_cpu_has_and_nothing_else(
+    cpu: str, what: str, status: int, message: str, bochs: Callable[..., Completed], probe: Path
+) -> None:
+    result = bochs(cpu, probe, what)
+    assert result.status == status, result.stderr
+    assert message in result.stderr
+    assert result.stdout == {"guard": "at the guard\n"}.get(what, "" if status else "done\n")
+
+
+@pytest.fixture(scope="session")
+def checked(
+    bochs: Callable[..., Completed], meson_build: Callable[[str], Path]
+) -> dict[str, Completed]:
+    """What the checker of the kernels says on each CPU."""
+    checker = meson_build("x86_64") / "tests/checker"
+
+    def check(cpu: str) -> Completed:
+        return bochs(cpu, checker, "--require", USABLE[cpu][-1])
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(USABLE, pool.map(check, USABLE), strict=True))
+
+
+@pytest.mark.parametrize("cpu", list(USABLE))
+def test_kernels_equal_scalar_on_every_level_that_the_cpu_has(
+    cpu: str, checked: dict[str, Completed], report_row: Callable[..., None]
+) -> None:
+    result = checked[cpu]
+    assert result.status == 0, result.stdout + result.stderr
+    lines = [line.split(maxsplit=1) for line in result.stdout.splitlines()]
+    assert [level for level, _ in lines] == LEVELS
+    for level, outcome in lines:
+        text = outcome.partition(":")[0]
+        assert text.endswith(" 0 differ") if level in USABLE[cpu] else text == "not run"
+        if level in USABLE[cpu]:
+            title = "kernels: level, where it ran, comparisons"
+            report_row(title, "x86_64", level, f"bochs {cpu}", text)
+
+
+@pytest.mark.parametrize(("name", "dtype"), FIXTURES)
+def test_a_fixture_has_its_hash(
+    name: str,
+    dtype: DTypeChoice,
+    models: Callable[[str, DTypeChoice], Path],
+    engine: Callable[[str], Path],
+    bochs: Callable[..., Completed],
+) -> None:
+    command = [
+        *(engine("x86_64"), "--model", models(name, dtype), "--threads", "1"),
+        *("--tokens", ",".join(map(str, PROMPT)), "--num_tokens", str(NUM_TOKENS)),
+        *("--ignore_eos", "--format", "ids", "--logits_hash", "--isa"),
+    ]
+
+    def logits_hash(level: str, cpu: str) -> str:
+        result = bochs(cpu, *command, level)
+        assert result.status == 0, result.stderr
+        return result.stdout.splitlines()[-1].split()[1]
+
+    with ThreadPoolExecutor(2) as pool:
+        hashes = set(pool.map(lambda pair: logits_hash(*pair), LEVEL_ON))
+    assert hashes == {f"clb1:{HASHES[name, dtype]}"}
+
+
+def test_a_level_that_the_cpu_lacks_is_refused(
+    bochs: Callable[..., Completed],
+    engine: Callable[[str], Path],
+    models: Callable[[str, DTypeChoice], Path],
+) -> None:
+    version = bochs("haswell", engine("x86_64"), "--version").stdout
+    assert "isa usable: scalar sse42 avx2\n" in version
+    command = [engine("x86_64"), "--model", models("mixtral", "q8"), "--tokens", "1", "--isa"]
+    refused = bochs("haswell", *command, "avx512")
+    assert refused.status == 8
+    assert "this CPU cannot run the ISA level avx512" in refused.stderr

@@ -1,0 +1,499 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""`push` over real SSH: what is sent, and that bad luck leaves the board as it was.
+
+The servers are the emulated board's and OpenSSH's; the client is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from board_fixtures import Place
+
+from colibri_deploy.process import Completed, run
+from colibri_deploy.sim import Faults
+from colibri_deploy.store import cksum
+from colibri_deploy.targets import machine_arch
+
+Deploy = Callable[..., Completed]
+
+FOREIGN = "jetson-orin" if machine_arch() != "aarch64" else "x86-64"
+
+
+@pytest.fixture
+def pushed(deploy: Deploy) -> Callable[..., dict[str, Any]]:
+    """`pushed(place, *args)` pushes and returns the record; the files are keyed by name."""
+
+    def push(place: Place, *args: str | Path) -> dict[str, Any]:
+        done = deploy("push", *place.arguments, *args, "--json")
+        assert done.status == 0, done.stderr
+        record = json.loads(done.stdout)
+        record["files"] = {file["name"]: file for file in record["files"]}
+        return dict(record)
+
+    return push
+
+
+@pytest.fixture
+def sizes(engine: Callable[[str], Path], small_model: Path) -> dict[str, int]:
+    """The sizes in bytes of what is pushed."""
+    paths = (engine("host"), small_model / "model.bin", small_model / "config.json")
+    return {path.name: path.stat().st_size for path in paths}
+
+
+def settled(place: Place) -> int:
+    """The bytes in the store, once the commands of a cut connection have ended."""
+    seen = [-1]
+    while len(seen) < 3 or len({*seen[-3:]}) > 1:
+        seen.append(sum(path.stat().st_size for path in place.root.glob("store/*")))
+        time.sleep(0.05)
+    return seen[-1]
+
+
+def runs(place: Place) -> bool:
+    """Whether the current release is one that works."""
+    done = run([place.current / "colibri", "--version"], check=False)
+    return done.status == 0 and done.stdout.startswith("colibri ")
+
+
+def test_everything_is_sent_once(
+    sim: Callable[..., Place],
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    place = sim()
+    first = pushed(place, "--model", small_model)
+    assert {name: file["sent"] for name, file in first["files"].items()} == sizes
+    assert first["bytes_sent"] == sum(sizes.values())
+    assert first["previous"] is None
+    assert place.current.readlink() == Path("releases", first["release"])
+    assert sorted(path.name for path in place.current.iterdir()) == sorted([*sizes, "manifest"])
+    for name, file in first["files"].items():
+        assert place.stored(name) == place.root / "store" / file["sha256"]
+    run(["sha256sum", "--check", "--strict", "manifest"], cwd=place.current)
+    second = pushed(place, "--model", small_model)
+    assert second["bytes_sent"] == 0
+    assert second["release"] == second["previous"] == first["release"]
+    assert place.partials() == []
+
+
+def test_an_engine_alone_keeps_the_model_that_is_there(
+    sim: Callable[..., Place],
+    pushed: Callable[..., dict[str, Any]],
+    build_dir: Path,
+    small_model: Path,
+) -> None:
+    place = sim()
+    first = pushed(place, "--model", small_model)
+    engine = build_dir / "host" / "colibri"
+    changed = engine.read_bytes() + b"\0"
+    engine.unlink()
+    engine.write_bytes(changed)
+    second = pushed(place)
+    assert second["bytes_sent"] == len(changed)
+    assert second["previous"] == first["release"] != second["release"]
+    assert (place.current / "model.bin").read_bytes() == (small_model / "model.bin").read_bytes()
+    assert runs(place)
+
+
+def test_a_push_without_a_model_is_an_engine(
+    sim: Callable[..., Place], pushed: Callable[..., dict[str, Any]]
+) -> None:
+    place = sim()
+    assert list(pushed(place)["files"]) == ["colibri"]
+    assert runs(place)
+
+
+def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(
+    sim: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    place = sim()
+    total = sum(sizes.values())
+    done = deploy("push", *place.arguments, "--model", small_model, "--dry-run")
+    assert (done.status, done.stderr) == (0, "")
+    assert f"dry run: {total:,} bytes would be sent, release " in done.stdout
+    assert not place.root.exists()
+    record = pushed(place, "--dry-run", "--model", small_model)
+    assert record["bytes_to_send"] == total
+    pushed(place)
+    record = pushed(place, "--dry-run", "--model", small_model)
+    assert record["bytes_to_send"] == total - sizes["colibri"]
+    assert "model.bin" not in {path.name for path in place.current.iterdir()}
+
+
+def test_what_was_pushed_is_told(
+    sim: Callable[..., Place], deploy: Deploy, small_model: Path, sizes: dict[str, int]
+) -> None:
+    place = sim()
+    first = deploy("push", *place.arguments, "--model", small_model)
+    assert (first.status, first.stderr) == (0, "")
+    rows = [" ".join(line.split()) for line in first.stdout.splitlines()]
+    assert rows[0] == f"{' '.join(place.arguments[1:2])}, {os.uname().machine}: {place.root}"
+    model = f"{sizes['model.bin']:,}"
+    assert any(row.startswith(f"model.bin {model} ") and f"{model} bytes" in row for row in rows)
+    assert rows[-1].endswith("is current (before: none)")
+    second = deploy("push", *place.arguments, "--model", small_model)
+    assert second.stdout.count("nothing, it is there") == 3
+    assert "sent 0 bytes in " in second.stdout
+
+
+# Each command reads the script first. They are: probe, stored; receive and seal for each of the
+# three files; release.
+@pytest.mark.parametrize("where", ["probe", "engine", "model", "release"])
+def test_a_push_that_was_cut_goes_on_where_it_ended(
+    where: str,
+    sim: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    root: Path,
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    script = (root / "colibri_deploy" / "board.sh").stat().st_size  # and about 200 bytes each time
+    engine, total = sizes["colibri"], sum(sizes.values())
+    cut_after = {
+        "probe": script // 2,
+        "engine": 3 * script + engine // 2,
+        "model": 5 * script + engine + sizes["model.bin"] // 2,
+        "release": 8 * script + total + script // 2,
+    }[where]
+    place = sim("host", Faults(cut_after=cut_after))
+    done = deploy("push", *place.arguments, "--model", small_model)
+    assert done.status == 29
+    assert done.stderr.startswith("error: lost the connection to colibri@127.0.0.1:")
+    assert len(done.stderr.splitlines()) == 1
+    assert not place.current.exists()
+    left = settled(place)
+    again = sim("host")
+    record = pushed(again, "--model", small_model)
+    assert record["bytes_sent"] == total - left
+    resumed = {name: file["resumed_at"] for name, file in record["files"].items()}
+    assert resumed == {
+        "colibri": left if where == "engine" else 0,
+        "model.bin": left - engine if where == "model" else 0,
+        "config.json": 0,
+    }
+    assert {"probe": left == 0, "release": left == total}.get(where, 0 < left < total)
+    assert again.partials() == []
+    assert runs(again)
+
+
+def test_a_push_that_was_cut_leaves_the_release_before_it_current(
+    sim: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    small_model: Path,
+) -> None:
+    first = pushed(sim(), "--model", small_model)
+    place = sim("host", Faults(cut_after=20_000))
+    done = deploy("push", *place.arguments)
+    assert done.status == 29
+    assert place.current.readlink() == Path("releases", first["release"])
+    assert runs(place)
+
+
+def test_a_cut_upload_that_was_damaged_is_sent_anew(
+    sim: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    place = sim("host", Faults(cut_after=sizes["colibri"] + sizes["model.bin"] // 2))
+    assert deploy("push", *place.arguments, "--model", small_model).status == 29
+    settled(place)
+    (partial,) = place.partials()
+    flip(partial, 100)
+    at = partial.stat().st_size
+    record = pushed(sim(), "--model", small_model)
+    assert record["files"]["model.bin"]["resumed_at"] == at
+    assert record["bytes_sent"] == 2 * sizes["model.bin"] - at + sizes["config.json"]
+    assert run(["sha256sum", "--check", "manifest"], cwd=place.current).status == 0
+
+
+def flip(path: Path, at: int) -> None:
+    """Flips one bit."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["colibri", "model.bin", "config.json"])
+def test_a_damaged_file_in_the_store_is_sent_again(
+    name: str,
+    sim: Callable[..., Place],
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    place = sim()
+    pushed(place, "--model", small_model)
+    flip(place.stored(name), sizes[name] // 2)
+    record = pushed(place, "--model", small_model)
+    assert record["bytes_sent"] == record["files"][name]["sent"] == sizes[name]
+    assert [one for one, file in record["files"].items() if file["repaired"]] == [name]
+    run(["sha256sum", "--check", "manifest"], cwd=place.current)
+    assert runs(place)
+
+
+def test_a_file_in_the_store_that_was_cut_short_is_sent_again(
+    sim: Callable[..., Place],
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    place = sim()
+    pushed(place, "--model", small_model)
+    os.truncate(place.stored("model.bin"), 5)
+    assert pushed(place, "--model", small_model)["bytes_sent"] == sizes["model.bin"]
+
+
+def test_a_damaged_model_that_is_not_here_is_named(
+    sim: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    small_model: Path,
+) -> None:
+    place = sim()
+    pushed(place, "--model", small_model)
+    flip(place.stored("model.bin"), 1000)
+    done = deploy("push", *place.arguments)
+    assert done.status == 36
+    assert done.stderr.startswith("error: model.bin is damaged on colibri@127.0.0.1:")
+    assert done.stderr.endswith("it was removed; push it again with --model\n")
+
+
+def test_a_board_of_another_architecture_is_refused_before_anything_is_sent(
+    sim: Callable[..., Place], deploy: Deploy, build_dir: Path
+) -> None:
+    place = sim()
+    (build_dir / FOREIGN).mkdir()
+    shutil.copy(build_dir / "host" / "colibri", build_dir / FOREIGN)
+    done = deploy("push", *place.arguments, "--target", FOREIGN)
+    assert done.status == 33
+    assert f" is {os.uname().machine}, but the target {FOREIGN} is " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not place.root.exists()
+    assert deploy("smoke", *place.arguments, "--target", FOREIGN).status == 33
+
+
+def test_an_engine_that_was_not_built_and_a_bad_model_are_told_first(
+    sim: Callable[..., Place], deploy: Deploy, build_dir: Path, small_model: Path, tmp_path: Path
+) -> None:
+    place = sim()
+    done = deploy("push", *place.arguments, "--target", FOREIGN)
+    assert done.status == 3
+    assert done.stderr == (
+        f"error: {build_dir}/{FOREIGN}/colibri does not exist; "
+        f"build it: colibri-deploy build --target {FOREIGN}\n"
+    )
+    assert deploy("push", *place.arguments, "--model", tmp_path / "none").status == 3
+    model = tmp_path / "model"
+    shutil.copytree(small_model, model)
+    os.truncate(model / "model.bin", 600_000)
+    assert deploy("push", *place.arguments, "--model", model).status == 6
+    assert not place.root.exists()
+
+
+def test_a_file_that_cannot_grow_is_a_full_board_and_the_next_push_goes_on(
+    sim: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    first = pushed(sim())
+    place = sim("host", Faults(file_blocks=1000))
+    done = deploy("push", *place.arguments, "--model", small_model)
+    assert done.status == 35
+    assert done.stderr.startswith("error: no room on colibri@127.0.0.1:")
+    assert "File too large" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert place.current.readlink() == Path("releases", first["release"])
+    assert runs(place)
+    record = pushed(sim(), "--model", small_model)
+    assert record["files"]["model.bin"]["resumed_at"] == 512_000
+    assert record["bytes_sent"] == sizes["model.bin"] - 512_000 + sizes["config.json"]
+
+
+@pytest.fixture
+def small_disk(sim: Callable[..., Place]) -> Iterator[Callable[[int], Place]]:
+    """`small_disk(size)` is a board whose directory is a file system of that many KiB."""
+    with ExitStack() as stack:
+
+        def make(kib: int) -> Place:
+            place = sim()
+            place.root.mkdir(parents=True)
+            options = ("-t", "tmpfs", "-o", f"size={kib}k")
+            done = run(["mount", *options, "tmpfs", place.root], check=False)
+            if done.status != 0:
+                reason = f"no file system can be mounted: {done.stderr.strip()}"
+                if os.environ.get("CI") == "true":
+                    pytest.fail(reason)
+                pytest.skip(reason)
+            stack.callback(run, ["umount", place.root])
+            return place
+
+        yield make
+
+
+def test_a_board_without_room_is_told_so_before_anything_is_sent(
+    small_disk: Callable[[int], Place], deploy: Deploy, sizes: dict[str, int], small_model: Path
+) -> None:
+    place = small_disk(1000)
+    done = deploy("push", *place.arguments, "--model", small_model)
+    assert done.status == 35
+    assert (
+        f"{sum(sizes.values()):,} bytes are to be sent, 1,024,000 are free under {place.root}"
+        in done.stderr
+    )
+    assert list(place.root.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_on_the_way_leaves_the_release_before_it(
+    small_disk: Callable[[int], Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    """The bytes fit, the pages of the files and of the manifests do not."""
+    pages = -(-sizes["colibri"] // 4096) + 1 + sizes["model.bin"] // 4096 + 1
+    place = small_disk(4 * pages)
+    first = pushed(place)
+    done = deploy("push", *place.arguments, "--model", small_model)
+    assert done.status == 35
+    assert "No space left on device" in done.stderr
+    assert place.current.readlink() == Path("releases", first["release"])
+    assert runs(place)
+    run(["mount", "-o", f"remount,size={4 * pages + 100}k", place.root])
+    assert pushed(place, "--model", small_model)["bytes_sent"] < sizes["model.bin"]
+
+
+NOISE = (
+    """printf 'Welcome\\n\\n%s' "$PATH"; printf 'no tty\\n' >&2; eval "$SSH_ORIGINAL_COMMAND" """
+)
+
+
+def test_openssh_with_noise_on_both_outputs_and_odd_characters_in_the_path(
+    sshd: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    place = sshd("desk", NOISE, "it's a $HOME `b`; \\$(reboot) *")
+    assert pushed(place, "--model", small_model)["bytes_sent"] == sum(sizes.values())
+    assert pushed(place, "--model", small_model)["bytes_sent"] == 0
+    assert place.stored("colibri").is_file()
+    done = deploy("smoke", *place.arguments, "--model", small_model)
+    assert done.status == 0
+    assert done.stdout.endswith("verified\n")
+
+
+def test_a_board_on_which_every_tool_is_busybox_without_sha256sum(
+    sshd: Callable[..., Place],
+    require_program: Callable[[str], Path],
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+    tmp_path: Path,
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    run([require_program("busybox"), "--install", "-s", tools])
+    (tools / "sha256sum").unlink()
+    board = tmp_path / "board"
+    command = """exec ./ash -c "$(printf %s "$SSH_ORIGINAL_COMMAND" | ./sed 's,/bin/sh,./ash,')" """
+    board.write_text(f"#!{tools}/ash\ncd {tools}\nPATH={tools}\n{command}\n")
+    board.chmod(0o755)
+    place = sshd("desk", str(board))
+    assert pushed(place, "--model", small_model)["bytes_sent"] == sum(sizes.values())
+    flip(place.stored("colibri"), sizes["colibri"] // 2)
+    flip(place.stored("model.bin"), sizes["model.bin"] // 2)
+    record = pushed(place, "--model", small_model)
+    assert record["bytes_sent"] == sizes["colibri"] + sizes["model.bin"]
+    assert runs(place)
+
+
+def test_openssh_cut_in_the_middle(
+    sshd: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+    tmp_path: Path,
+) -> None:
+    place = sshd("desk")
+    known, boards = tmp_path / "known_hosts", tmp_path / "boards.yaml"
+    port = int(known.read_text().partition("]:")[2].split()[0])
+    with socket.create_server(("127.0.0.1", 0)) as cable:
+
+        def arrives() -> bool:
+            there = sum(file.stat().st_size for file in place.root.glob("*/*"))
+            return bool(there > sizes["colibri"])
+
+        thread = threading.Thread(target=forward, args=(cable, port, 600_000, arrives))
+        thread.start()
+        through = cable.getsockname()[1]
+        for path in (known, boards):
+            path.write_text(path.read_text().replace(str(port), str(through)))
+        done = deploy("push", *place.arguments, "--model", small_model)
+        thread.join()
+    assert done.status == 29
+    assert done.stderr.startswith("error: lost the connection to desk")
+    assert not place.current.exists()
+    left = settled(place) - sizes["colibri"]
+    assert 0 < left < sizes["model.bin"]
+    for path in (known, boards):
+        path.write_text(path.read_text().replace(str(through), str(port)))
+    record = pushed(place, "--model", small_model)
+    assert record["files"]["model.bin"]["resumed_at"] == left
+    assert record["bytes_sent"] == sizes["model.bin"] - left + sizes["config.json"]
+    assert runs(place)
+
+
+def forward(cable: socket.socket, port: int, n_bytes: int, cut: Callable[[], bool]) -> None:
+    """Passes one connection on to a port; after so many bytes it stands still until it is cut."""
+    client, _ = cable.accept()
+    with client, socket.create_connection(("127.0.0.1", port)) as server:
+
+        def back() -> None:
+            with suppress(OSError):
+                while data := server.recv(1 << 16):
+                    client.sendall(data)
+
+        thread = threading.Thread(target=back)
+        thread.start()
+        while n_bytes > 0 and (data := client.recv(min(n_bytes, 1 << 16))):
+            server.sendall(data)
+            n_bytes -= len(data)
+        while not cut():
+            time.sleep(0.02)
+        server.shutdown(socket.SHUT_RDWR)
+        client.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_536, 100_003])
+def test_cksum_is_that_of_posix(size: int) -> None:
+    data = bytes(i * i % 251 for i in range(size))
+    done = subprocess.run(["cksum"], input=data, capture_output=True, check=True)
+    assert cksum(data) == done.stdout.decode().strip()

@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""`smoke` and `test`: what was pushed is proved on the board, and what is wrong there is found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from board_fixtures import Place
+
+from colibri_deploy.convert import convert_checkpoint
+from colibri_deploy.golden import Generation
+from colibri_deploy.process import Completed, run
+
+Deploy = Callable[..., Completed]
+
+
+@pytest.fixture
+def board(sim: Callable[..., Place], deploy: Deploy, small_model: Path) -> Place:
+    """An emulated board of this machine's kind that has the engine and the small model."""
+    place = sim()
+    done = deploy("push", *place.arguments, "--model", small_model)
+    assert done.status == 0, done.stderr
+    return place
+
+
+def outcomes(done: Completed) -> dict[str, str]:
+    """What became of each step, from the JSON."""
+    return {step["name"]: step["outcome"] for step in json.loads(done.stdout)["steps"]}
+
+
+PASSED = {"version": "passed", "sha256": "passed", "verify": "passed", "golden": "passed"}
+
+
+def test_what_was_pushed_passes(board: Place, deploy: Deploy, small_model: Path) -> None:
+    done = deploy("smoke", *board.arguments, "--model", small_model, "--json")
+    assert (done.status, done.stderr) == (0, "building x86_64 (host)\n")
+    record = json.loads(done.stdout)
+    assert (record["ok"], outcomes(done)) == (True, PASSED)
+    generated = record["generated"]
+    assert generated["prompt_ids"] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(generated["ids"]) == 16
+    assert generated["logits_hash"] == record["golden"]["logits_hash"]
+    words = ["--tokens", "1,2,3,4,5,6,7,8", "--num_tokens", "16", "--logits_hash", "--ignore_eos"]
+    direct = run([board.current / "colibri", "--model", board.current, "--format", "ids", *words])
+    ids, last = direct.stdout.splitlines()
+    assert ids == ",".join(map(str, generated["ids"]))
+    assert last == f"logits_hash: {generated['logits_hash']} kv:f32"
+
+
+def test_the_result_for_people_ends_with_tokens_hash_and_verified(
+    board: Place, deploy: Deploy, small_model: Path
+) -> None:
+    words = ("--tokens", "7,8", "--num-tokens", "3")
+    done = deploy("smoke", *board.arguments, "--model", small_model, *words)
+    assert done.status == 0
+    *_, tokens, speed, logits, verdict = done.stdout.splitlines()
+    assert tokens.startswith("tokens ")
+    assert tokens.count(",") == 2
+    assert " tokens/s on the board (" in speed
+    assert logits.startswith("logits_hash: clb1:")
+    assert verdict == "verified"
+
+
+def test_without_a_model_here_nothing_is_called_verified(board: Place, deploy: Deploy) -> None:
+    done = deploy("smoke", *board.arguments, "--json")
+    assert done.status == 0
+    assert outcomes(done) == {**PASSED, "golden": "skipped"}
+    done = deploy("smoke", *board.arguments)
+    assert done.stdout.endswith("passed, but no logits were compared\n")
+    assert "no model here to compare with: give --model DIR" in done.stdout
+
+
+def test_an_engine_alone_is_tested_as_far_as_it_goes(
+    sim: Callable[..., Place], deploy: Deploy
+) -> None:
+    place = sim()
+    assert deploy("push", *place.arguments).status == 0
+    done = deploy("smoke", *place.arguments, "--json")
+    assert done.status == 0
+    assert outcomes(done) == {**PASSED, "verify": "skipped", "golden": "skipped"}
+
+
+def test_a_board_with_nothing_on_it(sim: Callable[..., Place], deploy: Deploy) -> None:
+    place = sim()
+    done = deploy("smoke", *place.arguments)
+    assert done.status == 37
+    assert done.stderr.startswith("error: nothing was pushed to colibri@127.0.0.1:")
+    assert not place.root.exists()
+
+
+def damage(path: Path, at: int) -> None:
+    """Flips one bit."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_one_flipped_bit_in_the_model_is_found_twice_and_mended_by_a_push(
+    board: Place, deploy: Deploy, small_model: Path
+) -> None:
+    damage(board.stored("model.bin"), 524_288 + 5)  # in the router
+    done = deploy("smoke", *board.arguments, "--model", small_model, "--json")
+    assert done.status == 37
+    found = outcomes(done)
+    assert (found["version"], found["sha256"], found["verify"]) == ("passed", "failed", "failed")
+    first, second, *_ = done.stderr.splitlines()[1:]
+    assert " fails the smoke test at sha256: model.bin is damaged: SHA-256 " in first
+    assert second.startswith("verify: the engine fails with status 7: colibri: error: ")
+    assert deploy("push", *board.arguments, "--model", small_model).status == 0
+    done = deploy("smoke", *board.arguments, "--model", small_model, "--json")
+    assert (done.status, outcomes(done)) == (0, PASSED)
+
+
+def test_an_engine_that_does_not_start_ends_the_test(board: Place, deploy: Deploy) -> None:
+    board.stored("colibri").write_bytes(b"#!/bin/sh\nkill -ILL $$\n")
+    done = deploy("smoke", *board.arguments, "--json")
+    assert done.status == 37
+    assert outcomes(done) == {"version": "failed"}
+    assert "the engine fails with status 132, SIGILL: " in done.stderr
+
+
+def test_another_model_here_than_on_the_board_is_told(
+    board: Place, deploy: Deploy, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    convert_checkpoint(make_checkpoint(tmp_path / "checkpoint", vocab=51), tmp_path / "other")
+    done = deploy("smoke", *board.arguments, "--model", tmp_path / "other", "--json")
+    assert done.status == 37
+    assert outcomes(done) == {**PASSED, "golden": "failed"}
+    assert f"the model on the board is not the one in {tmp_path}/other" in done.stderr
+
+
+def test_a_config_that_changes_the_numbers_but_no_token_is_found_by_the_hash(
+    board: Place, deploy: Deploy, small_model: Path, tmp_path: Path
+) -> None:
+    """The board's release is whole by its own manifest; only the logits say that it is wrong."""
+    path = board.stored("config.json")
+    config = json.loads(path.read_text())
+    config["norm_eps"] *= 1.01
+    path.write_text(json.dumps(config))
+    forged = run(["sha256sum", path]).stdout.split()[0]
+    manifest = board.current / "manifest"
+    manifest.write_text(manifest.read_text().replace(path.name, forged))
+    words = ("--num-tokens", "2", "--json")
+    done = deploy("smoke", *board.arguments, "--model", small_model, *words)
+    assert done.status == 37
+    assert outcomes(done) == {**PASSED, "golden": "failed"}
+    assert "at golden: the logits hash is 'clb1:" in done.stderr
+
+
+GOLDEN = Generation((1, 2), (3, 4, 5), "abc", "clb1:0", "f32", "scalar", 1, 0.1, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({}, None),
+        ({"isa": "avx2", "threads": 2, "decode_seconds": 1.0}, None),
+        ({"prompt_ids": (1, 7)}, "the token ids of the prompt differ from position 1 on: (7,) for"),
+        ({"ids": (3, 9, 5)}, "the generated ids differ from position 1 on: (9, 5) for (4, 5)"),
+        ({"ids": (3, 4)}, "the generated ids differ from position 2 on: () for (5,)"),
+        ({"kv": "f16"}, "the KV type is 'f16', golden is 'f32'"),
+        ({"text": "abd"}, "the text is 'abd', golden is 'abc'"),
+        ({"logits_hash": "clb1:1"}, "the logits hash is 'clb1:1', golden is 'clb1:0'"),
+    ],
+)
+def test_the_first_difference_is_told(change: dict[str, Any], difference: str | None) -> None:
+    found = Generation(**{**GOLDEN.__dict__, **change}).difference(GOLDEN)
+    assert (found or "").startswith(difference or "")
+    assert (found is None) == (difference is None)
+
+
+def test_a_foreign_board_has_the_hash_of_this_machine(
+    deploy: Deploy,
+    engine: Callable[[str], Path],
+    require_program: Callable[[str], Path],
+    small_model: Path,
+    tmp_path: Path,
+) -> None:
+    """aarch64 and riscv64 under qemu-user: built, pushed, run and compared in one command."""
+    for target, arch in (("jetson-orin", "aarch64"), ("visionfive2", "riscv64")):
+        require_program(f"qemu-{arch}-static")
+        engine(target)  # which may take a while; the command then has little to build
+        words = ("--board", f"sim:{target}", "--model", small_model, "--json")
+        first = json.loads(deploy("test", *words).stdout)
+        assert first["build"][0]["arch"] == arch
+        assert (first["push"]["previous"], first["smoke"]["ok"]) == (None, True)
+        assert f"({arch})" in first["smoke"]["steps"][0]["detail"]
+        second = json.loads(deploy("test", *words).stdout)
+        assert (second["push"]["bytes_sent"], second["smoke"]["ok"]) == (0, True)
+        assert second["smoke"]["golden"]["logits_hash"] == first["smoke"]["golden"]["logits_hash"]
+        home = tmp_path / "build" / "sim" / target / "home"
+        assert (home / ".local/share/colibri/current/colibri").exists()
+
+
+def test_a_dry_run_of_everything(deploy: Deploy, small_model: Path, tmp_path: Path) -> None:
+    done = deploy("test", "--board", "sim:host", "--model", small_model, "--dry-run")
+    assert done.status == 0, done.stderr
+    assert f"-C {tmp_path}/build/.compile/" in done.stdout
+    assert "bytes would be sent, release " in done.stdout
+    (tmp_path / "build" / "host" / "colibri").unlink()
+    done = deploy("test", "--board", "sim:host", "--dry-run", "--json")
+    assert (done.status, list(json.loads(done.stdout))) == (0, ["build"])
+
+
+def test_a_foreign_board_without_qemu_is_told_what_to_install(
+    deploy: Deploy, tmp_path: Path
+) -> None:
+    foreign = "jetson-orin" if os.uname().machine != "aarch64" else "visionfive2"
+    done = deploy("push", "--board", f"sim:{foreign}", PATH=str(tmp_path))
+    assert done.status == 38
+    assert "install the package qemu-user-static (Debian, Ubuntu)" in done.stderr
+    assert done.stderr.endswith("; sim:host runs without\n")
