@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from guest_memory import FaultError, GuestMemory, page_range
+from guest_memory import PAGE, FaultError, GuestMemory
 
 _MAPPINGS = 0x2000_0000_0000  # where mmap places what may lie anywhere
 _MAP_FIXED, _MAP_ANONYMOUS = 0x10, 0x20
@@ -188,7 +188,7 @@ class LinuxCalls:
         if not flags & _MAP_FIXED:
             address = self._next_mapping
             # A page stays free behind each mapping: running over its end is a fault.
-            self._next_mapping = page_range(address, size).stop // 4096 * 4096 + 2 * 4096
+            self._next_mapping = (address + size) // PAGE * PAGE + 2 * PAGE
         self._memory.unmap(address, size)
         self._memory.map(address, size, protection)
         if not flags & _MAP_ANONYMOUS:

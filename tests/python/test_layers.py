@@ -245,7 +245,12 @@ BROKEN: tuple[tuple[Rule, str, str, str], ...] = (
         "#include <immintrin.h>\n",
         "src/cache.c includes immintrin.h",
     ),
-    (instructions_in_src, "src/cache.c", "#include <arm_neon.h>\n", "src/cache.c includes arm_neon.h"),
+    (
+        instructions_in_src,
+        "src/cache.c",
+        "#include <arm_neon.h>\n",
+        "src/cache.c includes arm_neon.h",
+    ),
     (instructions_in_src, "src/cache.c", "#ifdef __AVX2__\n#endif\n", "src/cache.c tests __AVX2__"),
     (
         instructions_in_src,
