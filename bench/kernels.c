@@ -56,7 +56,7 @@ struct job {
     double work; // 1e9 bytes or operations of all items
 
     const uint8_t *w; // tiles, or the memory to read
-    enum { F32, F16, BF16, Q8 } dtype;
+    enum { F32, F16, BF16, Q8, Q4 } dtype;
     int n_tiles, n; // tiles of an item; vectors
     size_t tile_bytes;
     const struct clb_cache *cache;
@@ -72,8 +72,9 @@ static void matrix_item(void *context, int item, int worker)
     struct job *j = context;
     const uint8_t *w = j->w + (size_t)item * (size_t)j->n_tiles * j->tile_bytes;
     float *out = y + (size_t)worker * BATCH * 64;
-    if (j->dtype == Q8)
-        kernels.q8_q8_mm(out, 64, w, j->tile_bytes, j->n_tiles, &vectors, COLS / 64, j->n);
+    if (j->dtype >= Q8)
+        (j->dtype == Q8 ? kernels.q8_q8_mm : kernels.q4_q8_mm)(out, 64, w, j->tile_bytes, j->n_tiles,
+                                                               &vectors, COLS / 64, j->n);
     else
         (j->dtype == F32   ? kernels.f32_f32_mm
          : j->dtype == F16 ? kernels.f16_f32_mm
@@ -171,13 +172,14 @@ static void allocate_attention(void)
 
 static void measure_all(size_t bytes, bool json)
 {
-    static const char *const names[] = {"f32", "f16", "bf16", "q8"};
-    static const size_t pair_bytes[] = {4096, 2048, 2048, CLB_Q8_PAIR_BYTES};
+    static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4"};
+    static const size_t pair_bytes[] = {4096, 2048, 2048, CLB_Q8_PAIR_BYTES,
+                                        CLB_Q4_PAIR_BYTES};
     uint8_t *w = allocate(bytes);
     memset(w, 0x3c, bytes); // a normal number in every type
     bool first = true;
     for (int batch = 1; batch <= BATCH; batch += BATCH - 1)
-        for (int d = F32; d <= Q8; d++) {
+        for (int d = F32; d <= Q4; d++) {
             char name[64];
             size_t tile = COLS / 64 * pair_bytes[d];
             struct job j = {.name = name, .fn = matrix_item, .w = w, .n_tiles = 4, .n = batch};
@@ -188,13 +190,13 @@ static void measure_all(size_t bytes, bool json)
             double gigabytes = 1e-9 * (double)tile * 4 * j.n_items;
             double operations = 2e-9 * COLS * 64 * (double)j.n_items * batch;
             struct job r = j;
-            r.fn = batch == 1 ? read_item : d == Q8 ? dot_item : muladd_item;
+            r.fn = batch == 1 ? read_item : d >= Q8 ? dot_item : muladd_item;
             j.unit = batch == 1 ? "GB/s" : "Gop/s";
             j.work = batch == 1 ? gigabytes : operations;
             r.work = gigabytes;
             if (batch > 1) {
                 r.n_items = n_threads;
-                r.work = 2e-9 * (d == Q8 ? 256 : 64) * (double)PEAK_ROUNDS * n_threads;
+                r.work = 2e-9 * (d >= Q8 ? 256 : 64) * (double)PEAK_ROUNDS * n_threads;
             }
             snprintf(name, sizeof name, "%s %s", names[d],
                      batch == 1 ? "matrix x vector" : "matrix x 32 vectors");

@@ -20,9 +20,10 @@ from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
+from colibri_deploy.checkpoint import Raw
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.families.family import Kind, Piece, WeightSection
-from colibri_deploy.gguf_file import split_q8_0
+from colibri_deploy.gguf_file import split_q4_0, split_q8_0
 from colibri_deploy.gguf_source import is_gguf, open_gguf_source
 from colibri_deploy.hub_source import open_hub_source
 from colibri_deploy.model_config import ModelConfig
@@ -36,19 +37,21 @@ from colibri_deploy.model_file import ModelWriter
 from colibri_deploy.sections import ExpertLayout, FilePlan, SectionSpec, plan_file
 from colibri_deploy.source import Source, StoredTensor, raw_chunks, value_chunks
 from colibri_deploy.tiles import (
+    BLOCK_DTYPES,
     ByteArray,
     DType,
     FloatArray,
     Layout,
     RangeError,
     is_exact,
+    pack_q4_blocks,
     pack_q8_blocks,
     pack_rows,
     pack_tiles,
 )
 from colibri_deploy.upcycle import Upcycling, upcycle
 
-DTypeChoice: TypeAlias = Literal["keep", "f32", "f16", "bf16", "q8"]
+DTypeChoice: TypeAlias = Literal["keep", "f32", "f16", "bf16", "q8", "q4"]
 DTYPE_CHOICES: tuple[str, ...] = get_args(DTypeChoice)
 
 _SHOWN = 5  # names in an error text
@@ -229,9 +232,9 @@ def _choose_dtype(
 ) -> tuple[DType, str]:
     """The smallest type that holds every matrix without loss, and a text that says why.
 
-    q8 if all are stored as Q8_0 and none has its columns reordered, for then integers and scales
-    stay what they are. Otherwise it is a float type. Of f16 and bf16, equal in size, the one goes
-    first in which more is stored.
+    q8 if all are stored as Q8_0, q4 if all are as Q4_0, and none has its columns reordered, for
+    then integers and scales stay what they are. Otherwise it is a float type. Of f16 and bf16,
+    equal in size, the one goes first in which more is stored.
     """
     pieces = [(section, piece) for section in matrices for piece in _pieces(section)]
     stored: collections.Counter[DType | None] = collections.Counter()
@@ -243,7 +246,7 @@ def _choose_dtype(
     found = ", ".join(sorted(names))
     if len(stored) == 1:
         (only,) = stored
-        whole = only is not DType.q8 or all(piece.columns is None for _, piece in pieces)
+        whole = only not in BLOCK_DTYPES or all(piece.columns is None for _, piece in pieces)
         if only is not None and only is not DType.f32 and whole:
             return only, f"the matrices are stored as {found} and stay {only.name}"
     candidates = sorted((DType.f16, DType.bf16), key=lambda dtype: (-stored[dtype], dtype))
@@ -266,12 +269,13 @@ def _transcoding_note(
     pieces = [piece for section in matrices for piece in _pieces(section)]
     n_kept = sum(_is_transcoded(source.tensors[piece.tensor], piece, chosen) for piece in pieces)
     if n_kept:
-        yield f"{n_kept} of {len(pieces)} matrices are stored as q8_0 and stay as they are"
+        stored = f"{chosen.name}_0"
+        yield f"{n_kept} of {len(pieces)} matrices are stored as {stored} and stay as they are"
 
 
 def _is_transcoded(tensor: StoredTensor, piece: Piece, dtype: DType) -> bool:
     """Whether an item's blocks are stored as they are, without rounding anew."""
-    return dtype is DType.q8 and tensor.dtype is DType.q8 and piece.columns is None
+    return dtype in BLOCK_DTYPES and tensor.dtype is dtype and piece.columns is None
 
 
 def _spec(section: WeightSection, dtype: DType, tied: bool) -> SectionSpec:
@@ -280,7 +284,7 @@ def _spec(section: WeightSection, dtype: DType, tied: bool) -> SectionSpec:
         case Kind.matrix:
             layout = Layout.tiles
         case Kind.embeddings:
-            layout = Layout.tiles if tied or dtype is DType.q8 else Layout.rows
+            layout = Layout.tiles if tied or dtype in BLOCK_DTYPES else Layout.rows
         case Kind.exact_matrix:
             dtype, layout = DType.f32, Layout.tiles
         case Kind.vector:
@@ -316,11 +320,19 @@ def _write_section(
                 label, tensor = piece.tensor, plan.tensors[piece.tensor]
                 shape = (section.rows, section.cols)
                 if _is_transcoded(tensor, piece, spec.dtype):
-                    raw = raw_chunks(tensor, piece, *shape)
-                    chunks = (pack_q8_blocks(*split_q8_0(part)) for part in raw)
+                    chunks = _packed_blocks(raw_chunks(tensor, piece, *shape), spec.dtype)
                 else:
                     chunks = _packed_values(label, value_chunks(tensor, piece, *shape), spec)
             writer.write_item(section.name, layer, expert, _told(label, chunks, progress))
+
+
+def _packed_blocks(chunks: Iterator[Raw], dtype: DType) -> Iterator[ByteArray]:
+    """Stored blocks of Q8_0 or Q4_0 in tiles, the same integers and scales."""
+    for raw in chunks:
+        if dtype is DType.q4:
+            yield pack_q4_blocks(*split_q4_0(raw))
+        else:
+            yield pack_q8_blocks(*split_q8_0(raw))
 
 
 def _packed_values(

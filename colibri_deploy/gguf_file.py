@@ -36,9 +36,10 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _SCALARS |= {12: "d"}
 _STRING, _ARRAY = 8, 9
 
-_EXACT = {"F32": DType.f32, "F16": DType.f16, "BF16": DType.bf16, "Q8_0": DType.q8}
+_EXACT = {"F32": DType.f32, "F16": DType.f16, "BF16": DType.bf16}
+_EXACT |= {"Q8_0": DType.q8, "Q4_0": DType.q4}
 _Q8_0_BYTES = 2 + BLOCK_COLS  # an f16 scale, then the integers
-
+_Q4_0_BYTES = 2 + BLOCK_COLS // 2  # the same; two integers a byte
 
 # Name, element type, shape and offset of a tensor
 _Entry: TypeAlias = tuple[str, str, tuple[int, ...], int]
@@ -106,8 +107,21 @@ class GgufTensor:
 def split_q8_0(raw: Raw) -> tuple[Raw, Raw]:
     """Stored rows of Q8_0 to int8 [rows, blocks, 32] and f16 scales [rows, blocks], bit for bit."""
     blocks = np.ascontiguousarray(raw).reshape(len(raw), -1, _Q8_0_BYTES)
-    scales = np.ascontiguousarray(blocks[:, :, :2]).view("<f2")[:, :, 0]
-    return blocks[:, :, 2:].view(np.int8), scales
+    return blocks[:, :, 2:].view(np.int8), _scales(blocks)
+
+
+def split_q4_0(raw: Raw) -> tuple[Raw, Raw]:
+    """Stored rows of Q4_0 to integers [rows, blocks, 32], 0 to 15, and f16 scales [rows, blocks].
+
+    The low halves of the bytes are the first 16 integers, the high halves the other 16.
+    """
+    blocks = np.ascontiguousarray(raw).reshape(len(raw), -1, _Q4_0_BYTES)
+    both = blocks[:, :, 2:]
+    return np.concatenate([both & np.uint8(15), both >> np.uint8(4)], axis=2), _scales(blocks)
+
+
+def _scales(blocks: Raw) -> Raw:
+    return np.ascontiguousarray(blocks[:, :, :2]).view("<f2")[:, :, 0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,12 +14,12 @@ from colibri_deploy.model_config import ModelConfig
 from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
 from colibri_deploy.model_file import ModelFile
 from colibri_deploy.sections import Section
-from colibri_deploy.tiles import DType, Layout
+from colibri_deploy.tiles import BLOCK_DTYPES, DType, Layout
 
 TOKENIZER = "tokenizer"
 
 _FLOATS = (DType.f32, DType.f16, DType.bf16)
-_ANY = (*_FLOATS, DType.q8)
+_ANY = (*_FLOATS, *BLOCK_DTYPES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _check_section(file: ModelFile, section: Section, wanted: WeightSection, tie
     dtypes: tuple[DType, ...] = _ANY
     layout = Layout.tiles
     match wanted.kind:
-        case Kind.embeddings if not tied and section.dtype is not DType.q8:
+        case Kind.embeddings if not tied and section.dtype not in BLOCK_DTYPES:
             layout = Layout.rows
         case Kind.exact_matrix:
             dtypes = (DType.f32,)

@@ -19,9 +19,10 @@ ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 TILE_ROWS = 16
 PAD_COLS = 64  # columns of a tile are padded to this multiple
-BLOCK_COLS = 32  # columns that share a q8 scale
-PAIR_BYTES = 1088  # two q8 blocks of 16 rows: 64 bytes of scales, twice 512 bytes of integers
+BLOCK_COLS = 32  # columns that share a scale of q8 or q4
 Q8_MAX = 127
+Q4_MIN, Q4_MAX = -8, 7
+Q4_ZERO = 8  # what is stored for 0
 
 
 class DType(enum.IntEnum):
@@ -44,7 +45,10 @@ class Layout(enum.IntEnum):
 
 
 ELEMENT_BYTES = {DType.f32: 4, DType.f16: 2, DType.bf16: 2, DType.u8: 1}
-TILE_DTYPES = (DType.f32, DType.f16, DType.bf16, DType.q8)
+BLOCK_DTYPES = (DType.q8, DType.q4)  # integers and scales; no layout but `tiles` holds them
+TILE_DTYPES = (DType.f32, DType.f16, DType.bf16, *BLOCK_DTYPES)
+# Two blocks of 16 rows: 64 bytes of scales, then the integers.
+PAIR_BYTES = {DType.q8: 64 + 2 * 512, DType.q4: 64 + 2 * 256}
 
 
 class RangeError(ValueError):
@@ -62,8 +66,8 @@ def item_size(dtype: DType, layout: Layout, rows: int, cols: int) -> int:
         return rows * cols * ELEMENT_BYTES[dtype]
     if layout is Layout.tiles and dtype in TILE_DTYPES:
         padded_rows, padded_cols = round_up(rows, TILE_ROWS), round_up(cols, PAD_COLS)
-        if dtype is DType.q8:
-            return padded_rows // TILE_ROWS * (padded_cols // PAD_COLS) * PAIR_BYTES
+        if dtype in BLOCK_DTYPES:
+            return padded_rows // TILE_ROWS * (padded_cols // PAD_COLS) * PAIR_BYTES[dtype]
         return padded_rows * padded_cols * ELEMENT_BYTES[dtype]
     raise ValueError(f"dtype {dtype.name} has no layout {layout.name}")
 
@@ -132,27 +136,38 @@ def pack_tiles(values: FloatArray, dtype: DType) -> ByteArray:
     """Float32 [rows, cols] to the layout `tiles`, as bytes; padding is zero.
 
     Tiles are independent of each other, so a matrix may be packed a multiple of 16 rows at a time.
-    Raises RangeError if a value, or the scale of a q8 block, does not fit.
+    Raises RangeError if a value, or the scale of a block, does not fit.
     """
     rows, cols = values.shape
+    if dtype in BLOCK_DTYPES:
+        whole = np.zeros((rows, round_up(cols, BLOCK_COLS)), dtype=np.float32)
+        whole[:, :cols] = values
+        blocks = whole.reshape(rows, -1, BLOCK_COLS)
+        if dtype is DType.q4:
+            return pack_q4_blocks(*quantise_q4(blocks))
+        return pack_q8_blocks(*quantise_q8(blocks))
     padded = np.zeros((round_up(rows, TILE_ROWS), round_up(cols, PAD_COLS)), dtype=np.float32)
     padded[:rows, :cols] = values
     n_tiles = padded.shape[0] // TILE_ROWS
-    if dtype is DType.q8:
-        return pack_q8_blocks(*quantise_q8(padded.reshape(len(padded), -1, BLOCK_COLS)))
     columns = padded.reshape(n_tiles, TILE_ROWS, padded.shape[1]).transpose(0, 2, 1)
     return pack_rows(np.ascontiguousarray(columns).reshape(1, -1), dtype)
 
 
 def unpack_tiles(data: ByteArray, dtype: DType, rows: int, cols: int) -> FloatArray:
-    """The inverse of `pack_tiles`, to float32 [rows, cols]; q8 gives integer times scale."""
+    """The inverse of `pack_tiles`, to float32 [rows, cols]; q8 and q4 give integer times scale."""
     n_tiles, padded_cols = round_up(rows, TILE_ROWS) // TILE_ROWS, round_up(cols, PAD_COLS)
-    if dtype is DType.q8:
-        pairs = data.reshape(n_tiles, padded_cols // PAD_COLS, PAIR_BYTES)
+    if dtype in BLOCK_DTYPES:
+        pairs = data.reshape(n_tiles, padded_cols // PAD_COLS, PAIR_BYTES[dtype])
         scales = np.ascontiguousarray(pairs[:, :, :64]).view("<f2").astype(np.float32)
-        integers = np.ascontiguousarray(pairs[:, :, 64:]).view(np.int8).astype(np.float32)
+        packed = np.ascontiguousarray(pairs[:, :, 64:])
+        if dtype is DType.q4:
+            halves = packed.reshape(n_tiles, -1, 2, 4, 1, TILE_ROWS * 4)
+            both = np.concatenate([halves & np.uint8(15), halves >> np.uint8(4)], axis=4)
+            integers = both.astype(np.float32) - np.float32(Q4_ZERO)
+        else:
+            integers = packed.view(np.int8).astype(np.float32)
         blocks = integers.reshape(n_tiles, -1, 2, 8, TILE_ROWS, 4)
-        # Both to (tile, row, pair, block of the pair, group, column of the group).
+        # Both to (tile, row, pair, block of the pair, group of four columns, column of the group).
         products = (
             blocks.transpose(0, 4, 1, 2, 3, 5)
             * scales.reshape(n_tiles, -1, 2, TILE_ROWS).transpose(0, 3, 1, 2)[..., None, None]
@@ -179,25 +194,56 @@ def quantise_q8(blocks: FloatArray) -> tuple[npt.NDArray[np.int8], npt.NDArray[n
     return integers, scales
 
 
+def quantise_q4(blocks: FloatArray) -> tuple[ByteArray, npt.NDArray[np.float16]]:
+    """Float32 [..., 32] to integers [..., 32] as stored, 0 to 15, and scales [...].
+
+    Raises RangeError if a scale is not finite in f16.
+    """
+    first = np.abs(blocks).argmax(axis=-1, keepdims=True)  # of equals the first
+    with np.errstate(over="ignore", under="ignore"):
+        scales = (np.take_along_axis(blocks, first, -1) / np.float32(Q4_MIN)).astype(np.float16)
+    if not bool(np.isfinite(scales).all()):
+        raise RangeError(f"the largest magnitude, {_largest(blocks)}, is too large for a q4 scale")
+    divisors = scales.astype(np.float32)
+    ratios = np.divide(blocks, divisors, out=np.zeros_like(blocks), where=divisors != 0)
+    integers = np.clip(np.rint(ratios), Q4_MIN, Q4_MAX) + np.float32(Q4_ZERO)
+    return integers.astype(np.uint8), scales[..., 0]
+
+
 def pack_q8_blocks(integers: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> ByteArray:
     """Integers [rows, blocks, 32] and scales [rows, blocks] to the layout `tiles` of q8, as bytes.
 
     Raises RangeError if a scale is not finite.
     """
+    return _pack_pairs(integers.view(np.uint8), scales, DType.q8)
+
+
+def pack_q4_blocks(integers: ByteArray, scales: npt.NDArray[np.float16]) -> ByteArray:
+    """Integers [rows, blocks, 32], 0 to 15, and scales [rows, blocks] to the layout `tiles` of q4.
+
+    Raises RangeError if a scale is not finite.
+    """
+    return _pack_pairs(integers, scales, DType.q4)
+
+
+def _pack_pairs(integers: ByteArray, scales: npt.NDArray[np.float16], dtype: DType) -> ByteArray:
     if not bool(np.isfinite(scales).all()):
-        raise RangeError("a q8 scale is NaN or Inf")
+        raise RangeError(f"a {dtype.name} scale is NaN or Inf")
     rows, n_blocks = scales.shape
     n_tiles = round_up(rows, TILE_ROWS) // TILE_ROWS
     n_pairs = round_up(n_blocks * BLOCK_COLS, PAD_COLS) // PAD_COLS
     if (rows, n_blocks) != (n_tiles * TILE_ROWS, n_pairs * 2):
         padding = ((0, n_tiles * TILE_ROWS - rows), (0, n_pairs * 2 - n_blocks))
         scales = np.pad(scales, padding)
-        integers = np.pad(integers, (*padding, (0, 0)))
-    pairs = np.empty((n_tiles, n_pairs, PAIR_BYTES), dtype=np.uint8)
+        zero = Q4_ZERO if dtype is DType.q4 else 0
+        integers = np.pad(integers, (*padding, (0, 0)), constant_values=zero)
+    pairs = np.empty((n_tiles, n_pairs, PAIR_BYTES[dtype]), dtype=np.uint8)
     by_pair = scales.reshape(n_tiles, TILE_ROWS, n_pairs, 2).transpose(0, 2, 3, 1)
     pairs[:, :, :64] = _bytes(by_pair.astype("<f2")).reshape(n_tiles, n_pairs, 64)
     groups = integers.reshape(n_tiles, TILE_ROWS, n_pairs, 2, 8, 4).transpose(0, 2, 3, 4, 1, 5)
-    pairs[:, :, 64:] = _bytes(groups).reshape(n_tiles, n_pairs, PAIR_BYTES - 64)
+    if dtype is DType.q4:  # an even group and the odd one behind it share their bytes
+        groups = groups[:, :, :, 0::2] | groups[:, :, :, 1::2] << np.uint8(4)
+    pairs[:, :, 64:] = _bytes(groups).reshape(n_tiles, n_pairs, PAIR_BYTES[dtype] - 64)
     return pairs.reshape(-1)
 
 

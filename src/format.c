@@ -88,10 +88,12 @@ static uint64_t item_size(const struct clb_section *s)
     if (s->layout == CLB_TILES) {
         rows = clb_round_up(rows, CLB_TILE_ROWS);
         cols = clb_round_up(cols, CLB_TILE_COLS);
-        if (s->dtype == CLB_Q8)
-            return clb_mul(rows / CLB_TILE_ROWS, cols / CLB_TILE_COLS * CLB_Q8_PAIR_BYTES, &size)
-                       ? size
-                       : 0;
+        uint64_t pair_bytes = s->dtype == CLB_Q8   ? CLB_Q8_PAIR_BYTES
+                              : s->dtype == CLB_Q4 ? CLB_Q4_PAIR_BYTES
+                                                   : 0;
+        if (pair_bytes)
+            return clb_mul(rows / CLB_TILE_ROWS, cols / CLB_TILE_COLS * pair_bytes, &size) ? size
+                                                                                           : 0;
         if (s->dtype == CLB_U8)
             return 0;
     }

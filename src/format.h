@@ -13,7 +13,7 @@ enum clb_dtype {
     CLB_F16,
     CLB_BF16,
     CLB_Q8,
-    CLB_Q4,    // reserved
+    CLB_Q4,
     CLB_MXFP4, // reserved
     CLB_U8,
     CLB_N_DTYPES

@@ -16,6 +16,8 @@ enum {
     CLB_LINE_BYTES = 64,      // 16 rows by 4 columns of int8; also the scales of a pair
     CLB_Q8_BLOCK_BYTES = 512, // 8 lines
     CLB_Q8_PAIR_BYTES = CLB_LINE_BYTES + 2 * CLB_Q8_BLOCK_BYTES,
+    CLB_Q4_BLOCK_BYTES = 256, // 4 lines of 16 rows by 8 columns
+    CLB_Q4_PAIR_BYTES = CLB_LINE_BYTES + 2 * CLB_Q4_BLOCK_BYTES,
 };
 
 static inline uint32_t clb_bits(float a)

@@ -36,7 +36,7 @@ static inline const uint8_t *clb_matrix_item(const struct clb_matrix *m, int lay
 
 static inline bool clb_matrix_quantised(const struct clb_matrix *m)
 {
-    return m->dtype == CLB_Q8;
+    return m->dtype == CLB_Q8 || m->dtype == CLB_Q4;
 }
 
 // y (n, y_stride) = rows 16 * tile .. 16 * (tile + n_tiles) of the item times vectors

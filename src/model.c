@@ -29,7 +29,8 @@ static bool type_allowed(const struct want *w, const struct clb_section *s)
         return true;
     if (w->types == ONLY_F32)
         return false;
-    return s->dtype == CLB_F16 || s->dtype == CLB_BF16 || (w->types == ANY && s->dtype == CLB_Q8);
+    bool integers = s->dtype == CLB_Q8 || s->dtype == CLB_Q4;
+    return s->dtype == CLB_F16 || s->dtype == CLB_BF16 || (w->types == ANY && integers);
 }
 
 static int bind(struct colibri_model *m, const struct want *w, const char *path,
@@ -87,7 +88,7 @@ static int bind_sections(struct colibri_model *m, const char *path, colibri_erro
     int experts = c->n_experts ? c->n_experts : 1;
     bool tied = !clb_format_find(&m->file, "lm_head");
     const struct clb_section *embeddings = clb_format_find(&m->file, "embeddings");
-    bool tiles = tied || (embeddings && embeddings->dtype == CLB_Q8);
+    bool tiles = tied || (embeddings && embeddings->layout == CLB_TILES);
     struct want wants[MAX_WANTS] = {
         {"embeddings", tiles ? CLB_TILES : CLB_ROWS, ANY, 1, 1, vocab, hidden, &m->embeddings, 0},
         {"attention_norm", CLB_ROWS, ONLY_F32, layers, 1, 1, hidden, 0, &m->attention_norm},

@@ -28,7 +28,7 @@ static const struct option {
     {"nll", 0, FLAG, AT(nll), "print the mean negative log likelihood of the prompt and stop"},
     {"logits_hash", 0, FLAG, AT(logits_hash), "print the hash of all logits at the end"},
     {"trace_routing", "FILE", TEXT, AT(trace_routing), "write each token's experts, as JSON lines"},
-    {"kv", "TYPE", TEXT, AT(kv_name), "key/value cache: f32, f16 (default: f16 for q8 weights)"},
+    {"kv", "TYPE", TEXT, AT(kv_name), "key/value cache: f32, f16 (default: f16 for q8, q4)"},
     {"batch", "N", NUMBER, AT(batch), "prompt tokens per step (default 32)"},
     {"threads", "N", NUMBER, AT(threads), "threads (default: one per CPU)"},
     {"isa", "LEVEL", TEXT, AT(isa), "kernels to use, see --version (default: the best usable)"},

@@ -43,9 +43,15 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel("bf16_f32_mm", "float_mm", _FLOAT_MM, "As f32_f32_mm with bf16 weights."),
     Kernel(
         "q8_q8_mm",
-        "q8_mm",
+        "int_mm",
         _MATRIX + "const struct clb_q8 *x, int n_pairs, int n",
         "As f32_f32_mm for q8 tiles of n_pairs * 64 columns and n quantised vectors.",
+    ),
+    Kernel(
+        "q4_q8_mm",
+        "int_mm",
+        _MATRIX + "const struct clb_q8 *x, int n_pairs, int n",
+        "As q8_q8_mm for q4 tiles.",
     ),
     Kernel(
         "f32_q8_quantize",

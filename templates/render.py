@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Renders the kernels. Meson calls it; so can you, to read what is compiled:
 
-python3 templates/render.py kernel q8_mm avx2 /dev/stdout
+python3 templates/render.py kernel int_mm avx2 /dev/stdout
 """
 
 import re

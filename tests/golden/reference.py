@@ -29,6 +29,7 @@ F = np.float32
 CHUNK = 256  # positions in a chunk of attention
 DTYPES = ("f32", "f16", "bf16", "q8", "q4", "mxfp4", "u8")
 SIZES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}
+PAIR_SIZES = {"q8": 1088, "q4": 576}
 CONFIG_KEYS = set(
     "config_version architecture n_layers hidden_size n_heads n_kv_heads head_dim ffn_size "
     "vocab_size n_experts top_k max_positions sliding_window norm_eps attention_scale rope_scale "
@@ -45,14 +46,14 @@ def check(condition: bool, message: str) -> None:
 
 
 @dataclass
-class Q8:
-    """A q8 matrix: integers (blocks, rows, 32), held as float32, and scales (blocks, rows)."""
+class Blocks:
+    """A q8 or q4 matrix: integers (blocks, rows, 32) held as float32, scales (blocks, rows)."""
 
     integers: F32
     scales: F32
 
 
-Matrix = F32 | Q8
+Matrix = F32 | Blocks
 
 
 @dataclass
@@ -75,8 +76,8 @@ class Section:
 
     def implied_size(self) -> int:
         rows, cols = -(-self.rows // 16) * 16, -(-self.cols // 64) * 64
-        if self.dtype == "q8":
-            return rows // 16 * (cols // 64) * 1088
+        if self.dtype in PAIR_SIZES:
+            return rows // 16 * (cols // 64) * PAIR_SIZES[self.dtype]
         count = rows * cols if self.tiled else self.rows * self.cols
         return count * SIZES[self.dtype]
 
@@ -96,20 +97,25 @@ class Model:
 
     def vector(self, name: str, layer: int = 0) -> F32:
         matrix = self.matrix(name, layer)
-        assert not isinstance(matrix, Q8)
+        assert not isinstance(matrix, Blocks)
         return matrix[:, 0]
 
     def _decode(self, s: Section, layer: int, expert: int) -> Matrix:
         start = s.start(layer, expert)
         raw = self.data[start : start + s.item_size]
         tiles = -(-s.rows // 16)
-        if s.dtype == "q8":
-            pairs = raw.reshape(tiles, -1, 1088)
+        if s.dtype in PAIR_SIZES:
+            pairs = raw.reshape(tiles, -1, PAIR_SIZES[s.dtype])
             scales = np.ascontiguousarray(pairs[:, :, :64]).view("<f2").astype(F)
             scales = scales.reshape(tiles, -1, 2, 16).transpose(1, 2, 0, 3)
-            integers = np.ascontiguousarray(pairs[:, :, 64:]).view(np.int8).astype(F)
+            packed = np.ascontiguousarray(pairs[:, :, 64:])
+            if s.dtype == "q4":
+                packed = packed.reshape(-1, 64)  # to the 64 low halves, then the 64 high ones
+                integers = np.concatenate([packed % 16, packed // 16], axis=1).astype(F) - F(8)
+            else:
+                integers = packed.view(np.int8).astype(F)
             integers = integers.reshape(tiles, -1, 2, 8, 16, 4).transpose(1, 2, 0, 4, 3, 5)
-            return Q8(
+            return Blocks(
                 integers.reshape(-1, tiles * 16, 32)[:, : s.rows],
                 scales.reshape(-1, tiles * 16)[:, : s.rows],
             )
@@ -141,7 +147,7 @@ def load_sections(data: npt.NDArray[np.uint8]) -> dict[str, Section]:
         name = entry[0].rstrip(b"\0").decode("ascii")
         check(entry[1] < len(DTYPES) and entry[2] < 2 and name not in sections, f"{name}: entry")
         s = Section(name, DTYPES[entry[1]], entry[2] == 1, *entry[3:])
-        check(s.dtype not in ("q4", "mxfp4") and (s.tiled or s.dtype != "q8"), f"{name}: dtype")
+        check(s.dtype != "mxfp4" and (s.tiled or s.dtype not in PAIR_SIZES), f"{name}: dtype")
         check(s.item_size == s.implied_size(), f"{name}: item size")
         check(s.first_crc == next_crc, f"{name}: first_crc")
         for i in range(s.n_layers * s.n_experts):
@@ -196,7 +202,7 @@ def quantise(x: F32) -> tuple[F32, F32]:
 
 def linear(w: Matrix, x: F32) -> F32:
     """Matrix times vector."""
-    if isinstance(w, Q8):
+    if isinstance(w, Blocks):
         q, scale = quantise(x)
         n = len(q)  # a last block that is all padding adds nothing
         # Exact in any order: the sums of 32 products of 8-bit integers stay below 2^24.
@@ -337,7 +343,7 @@ class State:
         check(0 <= token < c["vocab_size"], f"token {token} is not in the vocabulary")
         check(self.position < c["max_positions"], "the sequence is too long")
         table = model.matrix("embeddings")
-        if isinstance(table, Q8):
+        if isinstance(table, Blocks):
             blocks = table.integers[:, token] * table.scales[:, token, None]
             x = blocks.reshape(-1)[: c["hidden_size"]]
         else:
@@ -359,7 +365,7 @@ class State:
 
 
 def default_kv(model: Model) -> str:
-    return "f16" if any(s.dtype == "q8" for s in model.sections.values()) else "f32"
+    return "f16" if any(s.dtype in PAIR_SIZES for s in model.sections.values()) else "f32"
 
 
 @np.errstate(all="ignore")
@@ -393,7 +399,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="directory with model.bin and config.json")
     parser.add_argument("--tokens", required=True, help="the prompt as ids, comma separated")
     parser.add_argument("--num_tokens", type=int, default=8)
-    parser.add_argument("--kv", choices=("f32", "f16"), help="default: f16 if any section is q8")
+    parser.add_argument("--kv", choices=("f32", "f16"), help="default: f16 with any q8 or q4")
     parser.add_argument("--ignore_eos", action="store_true")
     args = parser.parse_args()
     model = load(args.model)

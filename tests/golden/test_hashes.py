@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from goldens import HASHES, NUM_TOKENS, PROMPT
+from goldens import HASHES, NUM_TOKENS, PROMPT, SHORT_HASHES, SHORT_PROMPT
 
 from colibri_deploy.convert import DTypeChoice
 from colibri_deploy.process import Completed
 
 FIXTURES = [key for key in HASHES if key[0] != "synthetic"]
-SYNTHETIC = [key for key in HASHES if key[0] == "synthetic"]
+
 
 THREADS, BATCHES = (1, 2, 3), (1, 7, len(PROMPT))
 EVERY = tuple(itertools.product(THREADS, BATCHES))
@@ -29,6 +29,7 @@ def hashes(
     arch: str,
     isa: str,
     settings: tuple[tuple[int, int], ...],
+    prompt: list[int] = PROMPT,
 ) -> set[str]:
     """The hashes that all settings give."""
 
@@ -36,7 +37,7 @@ def hashes(
         threads, batch = setting
         result = run_engine(
             arch,
-            *("--model", model, "--tokens", ",".join(map(str, PROMPT))),
+            *("--model", model, "--tokens", ",".join(map(str, prompt))),
             *("--num_tokens", str(NUM_TOKENS), "--ignore_eos", "--format", "ids"),
             *("--isa", isa, "--threads", str(threads), "--batch", str(batch), "--logits_hash"),
             cpu=cpu_model(isa),
@@ -100,12 +101,14 @@ def test_a_fixture_has_one_hash_for_all_threads_and_batches(
         ("x86_64", "avx2", "q8", EVERY),
         ("x86_64", "avx512", "q8", DIAGONAL),
         ("x86_64", "avx512_vnni", "q8", DIAGONAL),
-        ("aarch64", "scalar", "q8", DIAGONAL),
-        ("aarch64", "neon", "q8", EVERY),
-        ("aarch64", "neon_dotprod", "q8", DIAGONAL),
-        ("aarch64", "neon_i8mm", "q8", DIAGONAL),
-        ("riscv64", "scalar", "q8", ((3, 1), (2, 7))),
-        ("riscv64", "rvv", "q8", ((2, 7),)),
+        ("aarch64", "neon", "q8", DIAGONAL),
+        ("riscv64", "scalar", "q8", ((2, 7),)),
+        ("x86_64", "scalar", "q4", DIAGONAL),
+        ("x86_64", "sse42", "q4", DIAGONAL),
+        ("x86_64", "avx2", "q4", EVERY),
+        ("x86_64", "avx512", "q4", DIAGONAL),
+        ("x86_64", "avx512_vnni", "q4", DIAGONAL),
+        ("aarch64", "neon", "q4", ((2, 7),)),
     ],
 )
 def test_a_model_in_which_the_order_of_sums_shows_has_one_hash(
@@ -120,6 +123,34 @@ def test_a_model_in_which_the_order_of_sums_shows_has_one_hash(
     require_level(arch, isa)
     model = models("synthetic", dtype)
     assert hashes(run_engine, model, arch, isa, settings) == {f"clb1:{HASHES['synthetic', dtype]}"}
+
+
+@pytest.mark.parametrize("dtype", list(SHORT_HASHES))
+@pytest.mark.parametrize(
+    ("arch", "isa"),
+    [
+        ("x86_64", "avx2"),
+        ("aarch64", "scalar"),
+        ("aarch64", "neon"),
+        ("aarch64", "neon_dotprod"),
+        ("aarch64", "neon_i8mm"),
+        ("riscv64", "scalar"),
+        ("riscv64", "rvv"),
+    ],
+)
+def test_it_has_one_hash_on_slow_emulators_too(
+    arch: str,
+    isa: str,
+    dtype: DTypeChoice,
+    models: Models,
+    run_engine: Callable[..., Completed],
+    require_level: Callable[[str, str], None],
+) -> None:
+    require_level(arch, isa)
+    model = models("synthetic", dtype)
+    settings = ((1, len(SHORT_PROMPT)), (3, 5))
+    found = hashes(run_engine, model, arch, isa, settings, SHORT_PROMPT)
+    assert found == {f"clb1:{SHORT_HASHES[dtype]}"}
 
 
 @pytest.mark.parametrize("kv", ["f32", "f16"])

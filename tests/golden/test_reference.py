@@ -22,11 +22,14 @@ PROMPT = [(7919 * i + 13) % 512 for i in range(270)]
         ("mixtral", "f16", "f32"),
         ("mixtral", "q8", "f32"),
         ("mixtral", "q8", "f16"),
+        ("mixtral", "q4", "f32"),
         ("starcoder_moe", "keep", "f32"),
         ("starcoder_moe", "q8", "f16"),
         ("llama", "keep", "f32"),
         ("llama", "q8", "f16"),
+        ("llama", "q4", "f16"),
         ("synthetic", "q8", "f16"),
+        ("synthetic", "q4", "f16"),
     ],
 )
 def test_a_program_written_from_the_documents_gives_the_same_hash(

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 enum { MAX_COLS = 320, MAX_TILES = 9, MAX_N = 11, ROUNDS = 60, CANARY = 64 };
-enum { CHECKS_PER_LEVEL = ROUNDS * 14 }; // one for each kernel and round
+enum { CHECKS_PER_LEVEL = ROUNDS * 15 }; // one for each kernel and round
 
 static uint64_t seed = 1;
 
@@ -131,28 +131,32 @@ static void check_float_mm(void)
 #undef COMPARE
 }
 
-static void check_q8_mm(void)
+static void check_int_mm(bool q8)
 {
+    const size_t pair_bytes = q8 ? CLB_Q8_PAIR_BYTES : CLB_Q4_PAIR_BYTES;
     int pairs = 1 + below(MAX_COLS / 64), tiles = 1 + below(MAX_TILES), n = 1 + below(MAX_N);
     size_t stride = (size_t)pairs * 64, y_stride = (size_t)(16 * tiles + below(48));
-    size_t tile_bytes = (size_t)pairs * CLB_Q8_PAIR_BYTES;
+    size_t tile_bytes = (size_t)pairs * pair_bytes;
     random_bytes(w_pairs, tile_bytes * (size_t)tiles); // -128 included
     for (int p = 0; p < tiles * pairs; p++)
-        random_halves((uint16_t *)(void *)(w_pairs + p * CLB_Q8_PAIR_BYTES), 32, 0x7c00);
+        random_halves((uint16_t *)(void *)(w_pairs + (size_t)p * pair_bytes), 32, 0x7c00);
     for (size_t i = 0; i < stride * (size_t)n; i++) // in some blocks, the largest of one sign
         q[i] = (int8_t)(i / 32 % 3 == 0 ? 127 : i / 32 % 5 == 0 ? -127 : below(255) - 127);
     if (below(4) == 0) // saturates a sum of products that is too narrow
         for (int p = 0; p < tiles * pairs; p++)
-            memset(w_pairs + p * CLB_Q8_PAIR_BYTES + 64, below(2) ? 0x80 : 0x7f, 1024);
+            memset(w_pairs + (size_t)p * pair_bytes + 64, q8 ? (below(2) ? 0x80 : 0x7f) : 0xff,
+                   pair_bytes - 64);
     random_floats(scales, (int)stride / 32 * n);
     memset(sums, 0, sizeof sums);
     for (size_t i = 0; i < stride * (size_t)n; i++)
         sums[i / 32] += q[i];
     struct clb_q8 v = {q, scales, sums, stride};
     reset(&out);
-    spec->q8_q8_mm(expected(&out), y_stride, w_pairs, tile_bytes, tiles, &v, pairs, n);
-    level->q8_q8_mm(actual(&out), y_stride, w_pairs, tile_bytes, tiles, &v, pairs, n);
-    check("q8_q8_mm", &out);
+    (q8 ? spec->q8_q8_mm : spec->q4_q8_mm)(expected(&out), y_stride, w_pairs, tile_bytes, tiles, &v,
+                                           pairs, n);
+    (q8 ? level->q8_q8_mm : level->q4_q8_mm)(actual(&out), y_stride, w_pairs, tile_bytes, tiles,
+                                             &v, pairs, n);
+    check(q8 ? "q8_q8_mm" : "q4_q8_mm", &out);
 }
 
 static void check_quantize(int round)
@@ -251,7 +255,8 @@ int main(int argc, char **argv)
         n_checks = n_failures = 0;
         for (int round = 0; round < ROUNDS; round++) {
             check_float_mm();
-            check_q8_mm();
+            check_int_mm(true);
+            check_int_mm(false);
             check_quantize(round);
             check_vectors();
         }

@@ -144,15 +144,22 @@ def test_fixtures_are_converted_without_a_changed_value(
     assert list(model.config.eos_ids) == golden["eos_token_ids"]
 
 
-@pytest.mark.parametrize("fixture", ["mixtral", "llama"])
-def test_q8_keeps_values_within_half_a_step(fixture: str, shared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [DType.q8, DType.q4])
+@pytest.mark.parametrize("fixture", ["mixtral", "llama", "starcoder_moe"])
+def test_blocks_keep_values_within_half_a_step(
+    fixture: str, dtype: DType, shared: Path, tmp_path: Path
+) -> None:
     source = shared / "fixtures" / fixture
-    convert_checkpoint(source, tmp_path / "m", "q8")
+    convert_checkpoint(source, tmp_path / "m", "q4" if dtype is DType.q4 else "q8")
     model = Model.open(tmp_path / "m")
+    assert model.file.verify() == []
     for section in model.file.sections:
         if section.name != "tokenizer" and section.name not in ALWAYS_F32:
-            assert (section.dtype, section.layout) == (DType.q8, Layout.tiles)
-    items = expected_items(stored_values(source), 2, 8 if fixture == "mixtral" else 0)
+            assert (section.dtype, section.layout) == (dtype, Layout.tiles)
+    items = expected_items(stored_values(source), 2, model.config.n_experts)
+    largest = 127 if dtype is DType.q8 else 8
+    # Of q4 an integer 8, on the side of the sign that the largest does not have, becomes 7.
+    steps = 0.5 if dtype is DType.q8 else 1
     for (name, layer, expert), values in items.items():
         got = model.file.matrix(name, layer, expert)
         if name in ALWAYS_F32:
@@ -160,9 +167,9 @@ def test_q8_keeps_values_within_half_a_step(fixture: str, shared: Path, tmp_path
             continue
         for first in range(0, values.shape[1], 32):
             block = values[:, first : first + 32]
-            step = np.abs(block).max(axis=1, keepdims=True) / 127
-            # Half a step, and what rounding the scale to 11 bits moves the largest by.
-            limit = step * (0.5 + 127 / 2048) + 1e-7
+            step = np.abs(block).max(axis=1, keepdims=True) / largest
+            # And what rounding the scale to 11 bits moves the largest by.
+            limit = step * (steps + largest / 2048) + 1e-7
             assert (np.abs(got[:, first : first + 32] - block) <= limit).all()
 
 
@@ -387,6 +394,7 @@ def test_a_stale_inv_freq_is_ignored_and_told(checkpoint: Path) -> None:
         ("f16", 65520.0, "65520.0, does not fit f16; choose another --dtype"),
         ("bf16", 3.4e38, "does not fit bf16; choose another --dtype"),
         ("q8", 65520.0 * 127, "is too large for a q8 scale; choose another --dtype"),
+        ("q4", -65520.0 * 8, "524160.0, is too large for a q4 scale; choose another --dtype"),
     ],
 )
 def test_values_that_do_not_fit_are_refused_by_name(
@@ -413,8 +421,9 @@ def test_ids_outside_the_vocabulary_are_left_out_and_told(checkpoint: Path) -> N
     assert "eos_token_id 50 is left out: it is outside the vocabulary" in plan.notes
 
 
+@pytest.mark.parametrize("dtype", ["q8", "q4"])
 def test_memory_does_not_grow_with_the_model(
-    root: Path, make_checkpoint: Callable[..., Path], tmp_path: Path
+    dtype: str, root: Path, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     """A checkpoint of 128 MB in two tensors is converted in 48 MB above what Python takes."""
     options = {"hidden": 256, "vocab": 62_500, "experts": 1, "top_k": 1}
@@ -425,9 +434,9 @@ def test_memory_does_not_grow_with_the_model(
         "from pathlib import Path\n"
         "from colibri_deploy.convert import convert_checkpoint\n"
         "if len(sys.argv) > 1:\n"
-        "    convert_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), 'q8')\n"
+        "    convert_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
     )
     base = int(run([sys.executable, "-c", script], cwd=root).stdout)
-    full = int(run([sys.executable, "-c", script, source, tmp_path / "m"], cwd=root).stdout)
+    full = int(run([sys.executable, "-c", script, source, tmp_path / "m", dtype], cwd=root).stdout)
     assert full - base < 48 * 1024  # KiB

@@ -23,6 +23,8 @@ from colibri_deploy.convert import DTypeChoice, convert_checkpoint, plan_convers
 from colibri_deploy.errors import ConversionError, FileMissingError
 from colibri_deploy.model import Model
 from colibri_deploy.targets import machine_arch
+from colibri_deploy.tiles import DType, pack_tiles
+from colibri_deploy.upcycle import Upcycling, neuron_order
 
 Types = gguf.GGMLQuantizationType
 Array = npt.NDArray[Any]
@@ -137,7 +139,7 @@ def dense(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> Path:
     return make_checkpoint(tmp_path / "checkpoint", **DENSE)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8", "q4"])
 @pytest.mark.parametrize(
     ("shape", "stacked"),
     [(DENSE, True), (MOE, True), (MOE, False)],
@@ -181,7 +183,8 @@ def test_the_engine_runs_it(dense: Path, tmp_path: Path, run_engine: Callable[..
 
 
 @pytest.mark.parametrize(
-    ("kind", "keeps"), [(Types.F16, "f16"), (Types.BF16, "bf16"), (Types.Q8_0, "q8")]
+    ("kind", "keeps"),
+    [(Types.F16, "f16"), (Types.BF16, "bf16"), (Types.Q8_0, "q8"), (Types.Q4_0, "q4")],
 )
 def test_keep_takes_the_type_that_all_matrices_have(
     kind: Types, keeps: str, dense: Path, tmp_path: Path
@@ -204,6 +207,18 @@ def test_keep_takes_a_float_type_that_holds_mixed_matrices(dense: Path, tmp_path
     mixed["output.weight"] = typed(tensors, Types.Q8_0)["output.weight"]
     path = write_gguf(tmp_path / "o.gguf", dense, mixed)
     assert plan_conversion(path).dtype.name == "f32"
+    blocks = typed(tensors, Types.Q4_0)
+    blocks["output.weight"] = mixed["output.weight"]
+    path = write_gguf(tmp_path / "p.gguf", dense, blocks)
+    plan = plan_conversion(path)
+    assert plan.dtype.name == "f32"
+    assert "the matrices are stored as q4_0, q8_0; only f32 holds all values" in plan.notes
+    assert "15 of 16 matrices are stored as q4_0 and stay as they are" in (
+        plan_conversion(path, "q4").notes
+    )
+    assert "1 of 16 matrices are stored as q8_0 and stay as they are" in (
+        plan_conversion(path, "q8").notes
+    )
 
 
 def stored_q8(model: Model, section: str, rows: int, cols: int) -> tuple[Array, Array]:
@@ -236,6 +251,70 @@ def test_q8_0_keeps_every_integer_and_every_scale(dense: Path, tmp_path: Path) -
     integers, scales = stored_q8(Model.open(tmp_path / "model"), "lm_head", 50, 64)
     assert np.array_equal(integers.reshape(50, 2, 32), wild[:, :, 2:].view(np.int8))
     assert np.array_equal(scales, np.ascontiguousarray(wild[:, :, :2]).view("<u2")[:, :, 0])
+
+
+@pytest.mark.parametrize("dtype", ["keep", "q4"])
+def test_q4_0_keeps_every_integer_and_every_scale(
+    dtype: DTypeChoice, dense: Path, tmp_path: Path
+) -> None:
+    """Scales of any sign and size, and rows and columns that are padded, among them."""
+    tensors = typed(gguf_tensors(dense), Types.Q4_0)
+    rng = np.random.default_rng(1)
+    wild = {"output.weight": (50, 2), "blk.1.ffn_down.weight": (64, 3)}
+    for name, shape in wild.items():
+        data = rng.integers(0, 256, (*shape, 18), dtype=np.uint8)
+        data[:, :, 1] &= 0xBB  # scales are finite
+        data[7, 1, :2] = (0x00, 0x80)  # -0
+        tensors[name] = (data.reshape(shape[0], -1), Types.Q4_0)
+    path = write_gguf(tmp_path / "m.gguf", dense, tensors)
+    plan = convert_checkpoint(path, tmp_path / "model", dtype)
+    if dtype == "q4":
+        assert "16 of 16 matrices are stored as q4_0 and stay as they are" in plan.notes
+    file = Model.open(tmp_path / "model").file
+    for name, section, layer in (
+        ("output.weight", "lm_head", 0),
+        ("blk.1.ffn_down.weight", "down_weights", 1),
+    ):
+        stored = tensors[name][0]
+        found = file.matrix(section, layer)
+        expected = np.asarray(gguf.quants.dequantize(stored, Types.Q4_0), np.float32)
+        assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
+        data, n_pairs = file.item(section, layer), -(-stored.shape[1] // 36)
+        for row in range(len(stored)):
+            for block in range(stored.shape[1] // 18):
+                pair = (row // 16 * n_pairs + block // 2) * 576
+                place = pair + 32 * (block % 2) + 2 * (row % 16)
+                one = stored[row, 18 * block : 18 * block + 18]
+                assert data[place : place + 2].tolist() == one[:2].tolist()
+                for c in range(32):
+                    place = pair + 64 + 256 * (block % 2) + 64 * (c // 8) + 4 * (row % 16) + c % 4
+                    half, whole = int(data[place]), int(one[2 + c % 16])
+                    assert half >> (c & 4) & 15 == whole >> (4 if c > 15 else 0) & 15
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(Types.Q8_0, DType.q8), (Types.Q4_0, DType.q4)])
+def test_upcycling_moves_the_blocks_of_gate_and_up_and_rounds_down_anew(
+    kind: Types, dtype: DType, dense: Path, tmp_path: Path
+) -> None:
+    tensors = typed(gguf_tensors(dense), kind)
+    path = write_gguf(tmp_path / "m.gguf", dense, tensors)
+    choice: DTypeChoice = "q4" if dtype is DType.q4 else "q8"
+    plan = convert_checkpoint(path, tmp_path / "moe", choice, upcycling=Upcycling(4, 2, seed=3))
+    # Of 2 layers: 4 matrices of the attention, 4 experts of 3; embeddings and head.
+    kept = f"26 of 34 matrices are stored as {kind.name.lower()} and stay as they are"
+    assert kept in plan.notes
+    file = Model.open(tmp_path / "moe").file
+    for layer in range(2):
+        gate, up, down = (
+            np.asarray(gguf.quants.dequantize(tensors[f"blk.{layer}.ffn_{name}.weight"][0], kind))
+            for name in ("gate", "up", "down")
+        )
+        for expert in range(4):
+            order = neuron_order(3, layer, expert, 96)
+            assert np.array_equal(file.matrix("gate_weights", layer, expert), gate[order])
+            assert np.array_equal(file.matrix("up_weights", layer, expert), up[order])
+            anew = pack_tiles(down[:, order], dtype)
+            assert np.array_equal(file.item("down_weights", layer, expert), anew)
 
 
 DEQUANTISED = (
@@ -348,11 +427,14 @@ def test_missing_unknown_and_misshapen_tensors_are_named(dense: Path, tmp_path: 
     assert "rope_freqs.weight has shape [64] of F32, expected [8] of F32" in factors
 
 
-def test_a_number_that_is_none_is_refused_with_its_name(dense: Path, tmp_path: Path) -> None:
-    tensors = typed(gguf_tensors(dense), Types.Q8_0)
+@pytest.mark.parametrize("kind", [Types.Q8_0, Types.Q4_0])
+def test_a_number_that_is_none_is_refused_with_its_name(
+    kind: Types, dense: Path, tmp_path: Path
+) -> None:
+    tensors = typed(gguf_tensors(dense), kind)
     data = tensors["blk.0.attn_v.weight"][0].copy()
     data[3, :2] = (0x00, 0x7C)  # a scale of infinity
-    tensors["blk.0.attn_v.weight"] = (data, Types.Q8_0)
+    tensors["blk.0.attn_v.weight"] = (data, kind)
     path = write_gguf(tmp_path / "m.gguf", dense, tensors)
     dtypes: tuple[DTypeChoice, ...] = ("keep", "f32")
     for dtype in dtypes:

@@ -70,11 +70,12 @@ def rewrite(path: Path, change: Callable[[SectionSpec], SectionSpec | None]) -> 
         ("router", None, "lacks the section router"),
         ("embeddings", None, "lacks the section embeddings"),
         ("router", {"name": "router_bias"}, "has a section router_bias, which a model of the arch"),
+        ("router", {"dtype": DType.q4}, "router is stored as q4 tiles, expected f32 tiles"),
         ("router", {"dtype": DType.f16}, "router is stored as f16 tiles, expected f32 tiles"),
         ("final_norm", {"dtype": DType.bf16}, "final_norm is stored as bf16 rows, expected f32 r"),
         ("lm_head", {"layout": Layout.rows}, "lm_head is stored as f32 rows, expected f32/f16/b"),
         ("embeddings", {"layout": Layout.tiles}, "embeddings is stored as f32 tiles, expected f32"),
-        ("lm_head", None, "embeddings is stored as f32 rows, expected f32/f16/bf16/q8 tiles"),
+        ("lm_head", None, "embeddings is stored as f32 rows, expected f32/f16/bf16/q8/q4 tiles"),
         ("rope", {"name": "tokenizer"}, "section tokenizer is not one row of bytes"),
     ],
 )

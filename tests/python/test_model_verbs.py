@@ -99,6 +99,21 @@ def test_inspect_shows_sections_totals_and_config(checkpoint: Path, tmp_path: Pa
     assert record["config"]["eos_ids"] == []
 
 
+def test_q4_is_shown_and_verified(checkpoint: Path, tmp_path: Path) -> None:
+    done = deploy("convert", checkpoint, "-o", tmp_path / "m", "--dtype", "q4")
+    assert (done.status, done.stderr) == (0, "")
+    done = deploy("inspect", tmp_path / "m")
+    assert (done.status, done.stderr) == (0, "")
+    rows = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    # 2 layers x 3 experts x 3 tiles x 1 pair of 576 bytes
+    assert any(
+        row.startswith("gate_weights q4 tiles 2 x 3 40 x 32 ") and " 10,368 " in row for row in rows
+    )
+    assert any(row.startswith("embeddings q4 tiles 1 x 1 50 x 32 ") for row in rows)
+    assert any(row.startswith("router f32 tiles 2 x 1 3 x 32 ") for row in rows)
+    assert deploy("verify", tmp_path / "m").status == 0
+
+
 def test_verify_names_what_is_damaged_with_code_7(checkpoint: Path, tmp_path: Path) -> None:
     convert_checkpoint(checkpoint, tmp_path / "m")
     path = tmp_path / "m" / "model.bin"

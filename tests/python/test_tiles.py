@@ -20,8 +20,11 @@ from colibri_deploy.tiles import (
     RangeError,
     is_exact,
     item_size,
+    pack_q4_blocks,
+    pack_q8_blocks,
     pack_rows,
     pack_tiles,
+    quantise_q4,
     quantise_q8,
     round_bf16,
     round_f16,
@@ -47,6 +50,8 @@ def f32(*values: float) -> npt.NDArray[np.float32]:
         (DType.f16, Layout.tiles, 17, 65, 32 * 128 * 2),
         (DType.q8, Layout.tiles, 16, 64, 1088),
         (DType.q8, Layout.tiles, 1568, 1056, 98 * 17 * 1088),
+        (DType.q4, Layout.tiles, 16, 64, 576),
+        (DType.q4, Layout.tiles, 1569, 1025, 99 * 17 * 576),
     ],
 )
 def test_item_sizes(dtype: DType, layout: Layout, rows: int, cols: int, size: int) -> None:
@@ -58,7 +63,7 @@ def test_item_sizes(dtype: DType, layout: Layout, rows: int, cols: int, size: in
     [
         (DType.q8, Layout.rows),
         (DType.u8, Layout.tiles),
-        (DType.q4, Layout.tiles),
+        (DType.q4, Layout.rows),
         (DType.mxfp4, Layout.tiles),
     ],
 )
@@ -126,10 +131,61 @@ def test_q8_pairs_and_tiles_follow_one_another() -> None:
     assert where == [1088 + 64, 2 * 1088 + 64]
 
 
+def test_a_q4_pair_is_scales_then_two_blocks_whose_bytes_hold_two_columns() -> None:
+    values = np.zeros((16, 64), dtype=np.float32)
+    values[0, 0] = -8.0  # scale 1
+    values[0, 1] = 3.0
+    values[0, 4] = -5.0
+    values[0, 5] = 7.0
+    values[0, 30] = -1.0
+    values[3, 2] = 16.0  # scale -2: integer -8
+    values[3, 37] = 4.0  # scale -1/2: column 5 of the second block
+    values[15, 63] = -8.0
+    data = pack_tiles(values, DType.q4).tobytes()
+    expected = bytearray(576)
+    expected[64:] = b"\x88" * 512
+    scales = bytearray(b"\x00\x80" * 32)  # 0 / -8
+    scales[0:2] = b"\x00\x3c"  # first block, row 0: 1.0
+    scales[6:8] = b"\x00\xc0"  # first block, row 3: -2.0
+    scales[32 + 6 : 32 + 8] = b"\x00\xb8"  # second block, row 3: -0.5
+    scales[32 + 30 : 32 + 32] = b"\x00\x3c"  # second block, row 15: 1.0
+    expected[:64] = scales
+    expected[64 + 0] = 0x30  # row 0: column 0 is -8, column 4 is -5
+    expected[64 + 1] = 0xFB  # columns 1 and 5: 3 and 7
+    expected[64 + 192 + 2] = 0x78  # p = 3: columns 26 and 30, 0 and -1
+    expected[64 + 4 * 3 + 2] = 0x80  # row 3: column 2, and column 6 is 0
+    expected[320 + 4 * 3 + 1] = 0x08  # row 3: column 5 of the block above column 1, which is 0
+    expected[320 + 64 * 3 + 4 * 15 + 3] = 0x08  # row 15: columns 27 and 31 of the block
+    assert data == bytes(expected)
+
+
+def test_q4_pairs_and_tiles_follow_one_another_and_padding_is_8_times_0() -> None:
+    values = np.zeros((17, 65), dtype=np.float32)
+    values[:, :] = -8.0
+    data = pack_tiles(values, DType.q4)
+    assert data.size == 4 * 576
+    expected = np.zeros((4, 576), dtype=np.uint8)
+    expected[:, 64:] = 0x88
+    expected[0, :64] = [0x00, 0x3C] * 32
+    expected[0, 64:] = 0x00
+    expected[1, :32] = [0x00, 0x3C] * 16  # column 64 alone
+    expected[1, 64:128:4] = 0x80
+    expected[2, [0, 1, 32, 33]] = [0x00, 0x3C, 0x00, 0x3C]  # row 16 alone
+    for place in range(64, 576, 64):
+        expected[2, place : place + 4] = 0x00
+    expected[3, :2] = [0x00, 0x3C]
+    expected[3, 64] = 0x80
+    assert np.array_equal(data.reshape(4, 576), expected)
+
+
 def test_a_scale_that_vanishes_in_f16_gives_zeros() -> None:
     integers, scales = quantise_q8(f32(*[1e-7] * 32)[None, :])
     assert scales.tolist() == [0.0]
     assert not integers.any()
+    for value in (2.0**-22, -(2.0**-22)):  # a tie between 0 and the smallest f16
+        stored, scales = quantise_q4(f32(*[value] * 32)[None, :])
+        assert scales.tolist() == [0.0]
+        assert (stored == 8).all()
 
 
 def test_integers_are_clamped_where_the_scale_was_rounded_down() -> None:
@@ -138,16 +194,44 @@ def test_integers_are_clamped_where_the_scale_was_rounded_down() -> None:
     integers, scales = quantise_q8(f32(value, -value, *[0.0] * 30)[None, :])
     assert scales.tolist() == [2.0**-24]
     assert integers[0, :3].tolist() == [127, -127, 0]
+    # The same for m / -8 and the ratio 11.2.
+    stored, scales = quantise_q4(f32(-8 * 1.4 * 2.0**-24, 6e-7, *[0.0] * 30)[None, :])
+    assert scales.tolist() == [2.0**-24]
+    assert stored[0, :3].tolist() == [0, 15, 8]
+
+
+def test_the_first_of_equal_magnitudes_gives_a_q4_block_its_sign() -> None:
+    for sign in (1.0, -1.0):
+        integers, scales = quantise_q4(f32(1.0, sign * 4, -sign * 4, sign * 4, *[0.0] * 28)[None])
+        assert scales.tolist() == [-sign / 2]
+        assert integers[0, 1:5].tolist() == [0, 15, 0, 8]
 
 
 def test_ties_go_to_the_even_integer() -> None:
     integers, _ = quantise_q8(f32(127, 0.5, 1.5, 2.5, -0.5, -1.5, *[0.0] * 26)[None, :])
     assert integers[0, :6].tolist() == [127, 0, 2, 2, 0, -2]
+    stored, _ = quantise_q4(f32(-8, 0.5, 1.5, 2.5, -0.5, -1.5, 6.5, 7.5, *[0.0] * 24)[None, :])
+    assert stored[0, :8].tolist() == [0, 8, 10, 10, 8, 6, 14, 15]
 
 
 def test_a_block_whose_scale_is_too_large_is_refused() -> None:
     with pytest.raises(RangeError, match="too large for a q8 scale"):
         quantise_q8(f32(65520.0 * 127, *[0.0] * 31)[None, :])
+    for sign in (1.0, -1.0):
+        with pytest.raises(RangeError, match=r"524160\.0, is too large for a q4 scale"):
+            quantise_q4(f32(0.0, sign * 65520.0 * 8, *[0.0] * 30)[None, :])
+        _, scales = quantise_q4(f32(sign * 65519.0 * 8, *[0.0] * 31)[None, :])
+        assert scales.tolist() == [-sign * 65504.0]
+
+
+@pytest.mark.parametrize("scale", [np.inf, -np.inf, np.nan])
+def test_stored_blocks_with_a_scale_that_is_no_number_are_refused(scale: float) -> None:
+    scales = np.ones((16, 2), dtype=np.float16)
+    scales[5, 1] = scale
+    with pytest.raises(RangeError, match="a q8 scale is NaN or Inf"):
+        pack_q8_blocks(np.zeros((16, 2, 32), dtype=np.int8), scales)
+    with pytest.raises(RangeError, match="a q4 scale is NaN or Inf"):
+        pack_q4_blocks(np.zeros((16, 2, 32), dtype=np.uint8), scales)
 
 
 def test_values_too_large_for_half_types_are_refused() -> None:
@@ -227,7 +311,52 @@ def test_q8_tiles_hold_what_the_blocks_were_rounded_to(
             assert np.array_equal(got[row, first : first + 32], expected[: part.size])
 
 
-@given(st.integers(1, 6), st.integers(1, 80), st.sampled_from([*FLOATS, DType.q8]))
+@given(st.data(), SHAPES)
+def test_q4_tiles_hold_what_the_blocks_were_rounded_to(
+    data: st.DataObject, shape: tuple[int, int]
+) -> None:
+    values = data.draw(hnp.arrays(np.float32, shape, elements=st.floats(-8, 8, width=32)))
+    tiles = pack_tiles(values, DType.q4)
+    assert tiles.size == item_size(DType.q4, Layout.tiles, *shape)
+    got = unpack_tiles(tiles, DType.q4, *shape)
+    for row in range(shape[0]):
+        for first in range(0, shape[1], 32):
+            block = np.zeros(32, dtype=np.float32)
+            part = values[row, first : first + 32]
+            block[: part.size] = part
+            integers, scale = quantise_q4(block)
+            expected = (integers.astype(np.float32) - np.float32(8)) * np.float32(scale)
+            assert np.array_equal(got[row, first : first + 32], expected[: part.size])
+
+
+@given(st.data(), st.integers(1, 40), st.integers(1, 5))
+def test_q4_blocks_lie_where_the_document_says(
+    data: st.DataObject, rows: int, n_blocks: int
+) -> None:
+    """Every integer and every scale, looked up one by one; what is padding is 8 times 0."""
+    integers = data.draw(hnp.arrays(np.uint8, (rows, n_blocks, 32), elements=st.integers(0, 15)))
+    scales = data.draw(
+        hnp.arrays(np.float16, (rows, n_blocks), elements=st.floats(-9, 9, width=16))
+    )
+    tiles = pack_q4_blocks(integers, scales).tobytes()
+    n_pairs, n_tiles = (n_blocks + 1) // 2, (rows + 15) // 16
+    assert len(tiles) == n_tiles * n_pairs * 576
+    for row in range(16 * n_tiles):
+        for block in range(2 * n_pairs):
+            pair = (row // 16 * n_pairs + block // 2) * 576
+            place = pair + 32 * (block % 2) + 2 * (row % 16)
+            is_padding = row >= rows or block >= n_blocks
+            scale = np.float16(0) if is_padding else scales[row, block]
+            assert tiles[place : place + 2] == struct.pack("<e", scale)
+            place = pair + 64 + 256 * (block % 2) + 4 * (row % 16)
+            stored = [
+                tiles[place + 64 * (c // 8) + c % 4] >> (4 if c % 8 > 3 else 0) & 15
+                for c in range(32)
+            ]
+            assert stored == ([8] * 32 if is_padding else integers[row, block].tolist())
+
+
+@given(st.integers(1, 6), st.integers(1, 80), st.sampled_from([*FLOATS, DType.q8, DType.q4]))
 def test_a_matrix_may_be_packed_some_tiles_at_a_time(n_tiles: int, cols: int, dtype: DType) -> None:
     values = np.arange(16 * n_tiles * cols, dtype=np.float32).reshape(-1, cols) / np.float32(64)
     parts = [pack_tiles(values[row : row + 16], dtype) for row in range(0, 16 * n_tiles, 16)]
@@ -265,6 +394,55 @@ def test_q8_rounds_as_exact_fractions_do(values: list[float], exponent: int) -> 
     expected_integers, expected_scale = exact_q8([float(value) for value in block])
     assert Fraction(float(scale)) == expected_scale
     assert integers.tolist() == expected_integers
+
+
+def exact_q4(block: list[float]) -> tuple[list[int], Fraction]:
+    """The same for q4."""
+    numbers = [Fraction(value) for value in block]
+    largest = numbers[0]
+    for value in numbers:
+        if abs(value) > abs(largest):
+            largest = value
+    scale = round_binary(round_binary(largest / -8, 24, -149), 11, -24)  # float32, then f16
+    if scale == 0:
+        return [8] * len(block), scale
+    quotients = [round_binary(value / scale, 24, -149) for value in numbers]  # float32
+    return [max(-8, min(7, round(quotient))) + 8 for quotient in quotients], scale
+
+
+@given(
+    st.lists(
+        st.one_of(st.floats(-524000, 524000, width=32), st.integers(-16, 16).map(float)),
+        min_size=32,
+        max_size=32,
+    ),
+    st.sampled_from([0, 0, -16, -24, -35, -60, -120]),
+)
+def test_q4_rounds_as_exact_fractions_do(values: list[float], exponent: int) -> None:
+    block = np.ldexp(np.array(values, dtype=np.float32), exponent).astype(np.float32)
+    integers, scale = quantise_q4(block)
+    expected_integers, expected_scale = exact_q4([float(value) for value in block])
+    assert Fraction(float(scale)) == expected_scale
+    assert integers.tolist() == expected_integers
+
+
+@given(st.lists(st.integers(0, 15), min_size=31, max_size=31), st.floats(-9, 9, width=16))
+def test_what_q4_holds_is_rounded_to_itself(integers: list[int], scale: float) -> None:
+    stored = np.array([0, *integers], dtype=np.float32)  # -8 is the first of the largest
+    again, found = quantise_q4((stored - np.float32(8)) * np.float32(scale))
+    assert float(found) == scale
+    assert again.tolist() == (stored.tolist() if scale else [8] * 32)
+
+
+def test_q4_of_one_block_in_numbers() -> None:
+    # m = 1: -1/8. 0.3 / -0.125 = -2.4; 0.9374 lies just short of -7.5.
+    integers, scale = quantise_q4(f32(1.0, 0.3, -0.9999, 0.0625, 0.0626, 0.9374, *[0.0] * 26))
+    assert float(scale) == -0.125
+    assert integers[:7].tolist() == [0, 6, 15, 8, 7, 1, 8]
+    # m = -1.1: 0.1375 becomes the f16 0.137451171875; 1 / that = 7.28, -1.1 / that = -8.003.
+    integers, scale = quantise_q4(f32(1.0, -1.1, 0.5, *[0.0] * 29))
+    assert float(scale) == 0.137451171875
+    assert integers[:4].tolist() == [15, 0, 12, 8]
 
 
 def test_q8_of_one_block_in_numbers() -> None:

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from colibri_deploy import splitmix
 from colibri_deploy.cli import cli
-from colibri_deploy.convert import convert_checkpoint, plan_conversion, write_model
+from colibri_deploy.convert import DTypeChoice, convert_checkpoint, plan_conversion, write_model
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.model import Model
 from colibri_deploy.targets import machine_arch
@@ -26,7 +26,10 @@ from colibri_deploy.upcycle import Upcycling
 
 GAMMA = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
-EXPECTED = "b7b5f7f3a7493c9599f1bb9a7a9d5289561801f519d53d5d1e38c8a591da1ff3"
+EXPECTED: dict[DTypeChoice, str] = {
+    "q8": "b7b5f7f3a7493c9599f1bb9a7a9d5289561801f519d53d5d1e38c8a591da1ff3",
+    "q4": "0ed223ae5ea8d0edc92f7c19c106935c3a4f6b2fefb4c1009fe3b27136d71746",
+}
 
 
 @pytest.fixture
@@ -96,12 +99,13 @@ def test_every_expert_is_the_dense_ffn_in_another_order(dense: Path, tmp_path: P
         assert np.abs(routers[layer]).max() < 3**0.5 * deviation
 
 
-def test_the_bytes_are_the_same_everywhere(dense: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", EXPECTED)
+def test_the_bytes_are_the_same_everywhere(dtype: DTypeChoice, dense: Path, tmp_path: Path) -> None:
     def digest(name: str, seed: int) -> str:
-        convert_checkpoint(dense, tmp_path / name, "q8", upcycling=Upcycling(4, 2, seed))
+        convert_checkpoint(dense, tmp_path / name, dtype, upcycling=Upcycling(4, 2, seed))
         return hashlib.sha256((tmp_path / name / "model.bin").read_bytes()).hexdigest()
 
-    assert digest("one", 1) == EXPECTED
+    assert digest("one", 1) == EXPECTED[dtype]
     assert digest("two", 2) != digest("again", 1)
 
 
