@@ -127,26 +127,56 @@ seal() {
     echo $verdict
 }
 
+# mend ENGINE MADE NEW: makes the release in MADE what the one in NEW is, and removes NEW.
+# MADE may be current: each name in it is replaced by one rename, so that none that is good is ever
+# missing. Answers `mended NAME` for each that was damaged.
+mend() {
+    for path in "$3"/*; do
+        name=${path##*/}
+        old=$2/$name
+        if [ ! -h "$path" ]; then # the manifest
+            if [ -f "$old" ] && [ ! -h "$old" ] && cmp -s -- "$path" "$old"; then continue; fi
+            durable "$path"
+            [ ! -d "$old" ] || rm -rf -- "$old" || exit 1 # mv would move into it
+            mv -f -- "$path" "$old" || exit 1
+        else
+            target=$(readlink "$path")
+            if [ -h "$old" ]; then
+                [ "$(readlink "$old")" != "$target" ] || continue
+            else
+                rm -rf -- "$old" || exit 1 # what is no link, --switch leaves alone
+            fi
+            engine "$1" --switch "$old" "$target" || exit 1
+        fi
+        printf 'mended %s\n' "$name"
+    done
+    durable "$2/manifest" "$2"
+    rm -rf -- "$3"
+}
+
 # release ID ENGINE [NAME SHA256]...: makes a release of files in the store the current one.
+# One of that name that is there already is mended, see above.
 release() {
     made=$releases/$1
+    new=$releases/.$1.partial
     id=$1
-    run=$2
+    run=$store/$2
     shift 2
-    if [ ! -d "$made" ]; then
-        new=$releases/.$id.partial
-        rm -rf -- "$new" && mkdir -- "$new" || exit 1
-        while [ $# -gt 0 ]; do
-            ln -s -- "../../store/$2" "$new/$1" || exit 1
-            # Through cat, which says why it fails; to dash's printf all is an "I/O error".
-            printf '%s  %s\n' "$2" "$1" | cat >>"$new/manifest" || exit 1
-            shift 2
-        done
+    rm -rf -- "$new" && mkdir -p -- "$new" || exit 1
+    while [ $# -gt 0 ]; do
+        ln -s -- "../../store/$2" "$new/$1" || exit 1
+        # Through cat, which says why it fails; to dash's printf all is an "I/O error".
+        printf '%s  %s\n' "$2" "$1" | cat >>"$new/manifest" || exit 1
+        shift 2
+    done
+    if [ -d "$made" ] && [ ! -h "$made" ]; then
+        mend "$run" "$made" "$new" || exit 1
+    else
         durable "$new/manifest" "$new"
-        mv -- "$new" "$made" || exit 1
-        durable "$releases"
+        rm -rf -- "$made" && mv -- "$new" "$made" || exit 1
     fi
-    engine "$store/$run" --switch "$root/current" "releases/$id"
+    durable "$releases"
+    engine "$run" --switch "$root/current" "releases/$id"
 }
 
 # run ARGUMENT...: the engine of the current release.

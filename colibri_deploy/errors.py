@@ -172,7 +172,7 @@ class BoardFullError(ColibriDeployError):
 
 
 class TransferError(ColibriDeployError):
-    """A file on a board is not what was sent, after it was sent again."""
+    """A file on a board is not what was sent, and this push cannot mend it."""
 
     exit_code = 36
 

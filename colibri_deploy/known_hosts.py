@@ -10,6 +10,7 @@ import fnmatch
 import hashlib
 import hmac
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,8 @@ class KnownHosts:
     def check(self, board: Board, key: paramiko.PKey) -> None:
         """Returns if `key` is the board's known one, or the accepted one, which is then recorded.
 
-        Raises UnknownHostKeyError and ChangedHostKeyError.
+        Raises UnknownHostKeyError, ChangedHostKeyError, and FileMissingError where the file cannot
+        be read or written.
         """
         entries = self._entries(board)
         shown = _fingerprint(key.asbytes())
@@ -79,6 +81,11 @@ class KnownHosts:
 
     def _entries(self, board: Board) -> list[Entry]:
         try:
+            if not stat.S_ISREG(self.path.stat().st_mode):  # a device may never end
+                raise FileMissingError(
+                    f"{self.path} cannot hold host keys: it is no regular file; "
+                    "name another with --known-hosts"
+                )
             lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return []
@@ -99,11 +106,17 @@ class KnownHosts:
 
     def _record(self, board: Board, key: paramiko.PKey) -> None:
         line = f"{_known_as(board)} {key.get_name()} {key.get_base64()}\n"
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "r+b") as file:
-            content = file.read()
-            file.write((b"" if content[-1:] in (b"", b"\n") else b"\n") + line.encode())
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "r+b") as file:
+                content = file.read()
+                file.write((b"" if content[-1:] in (b"", b"\n") else b"\n") + line.encode())
+        except OSError as error:
+            raise FileMissingError(
+                f"the host key of {board.name} cannot be recorded: "
+                f"{error.filename or self.path}: {error.strerror}"
+            ) from error
 
 
 def _known_as(board: Board) -> str:

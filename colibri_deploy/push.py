@@ -86,6 +86,7 @@ class Pushed:
     previous: str | None  # release that was current before
     root: str  # directory on the board
     files: tuple[PushedFile, ...]
+    mended: tuple[str, ...]  # links of the release, and its manifest, that were damaged
     bytes_sent: int
     seconds: float
 
@@ -100,7 +101,8 @@ def plan_push(
     """What is to be sent to a board; nothing is written there.
 
     Without a model the one of the current release stays. Raises BoardArchError, BoardFullError,
-    FileMissingError and the errors of `Model.open` and `Store`.
+    FileMissingError, TransferError where it is not known which model that is, and the errors of
+    `Model.open` and `Store`.
     """
     if not engine.is_file():
         raise FileMissingError(
@@ -114,7 +116,8 @@ def plan_push(
     state = store.probe()
     check_arch(connection, target, state)
     items = [_read(name, path, progress) for name, path in paths]
-    if model is None:
+    if model is None and state.current != release_id(items):  # else it has the engine alone
+        _check_manifest(connection, state)
         items += [Item(name, sha) for name, sha in state.files.items() if name != ENGINE_NAME]
     stored = store.stored(items)
     files = tuple(PlannedFile(item, stored[item.sha256]) for item in items)
@@ -133,12 +136,13 @@ def push(connection: Connection, plan: PushPlan, progress: Progress) -> Pushed:
     store = Store(BoardShell(connection))
     engine = plan.files[0].item
     files = tuple(_place(connection, store, file, engine, progress) for file in plan.files)
-    store.release(plan.release, [file.item for file in plan.files], engine)
+    mended = store.release(plan.release, [file.item for file in plan.files], engine)
     return Pushed(
         release=plan.release,
         previous=plan.state.current,
         root=plan.state.root,
         files=files,
+        mended=mended,
         bytes_sent=sum(file.sent for file in files),
         seconds=time.monotonic() - started,
     )
@@ -150,6 +154,16 @@ def check_arch(connection: Connection, target: Target, state: BoardState) -> Non
         raise BoardArchError(
             f"{connection.board.name} is {state.machine}, but the target {target.name} is "
             f"{target.arch}; `colibri-deploy targets` lists what there is"
+        )
+
+
+def _check_manifest(connection: Connection, state: BoardState) -> None:
+    """Raises TransferError unless it is known which files the current release has."""
+    if not state.is_consistent:
+        raise TransferError(
+            f"the manifest of release {state.current} is damaged on {connection.board.name}, and "
+            "nothing else tells which model is to stay: push it again with --model, or remove "
+            f"{state.root}/current there to push an engine alone"
         )
 
 

@@ -38,6 +38,7 @@ _USER = "colibri"
 _ADDRESS = "127.0.0.1"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _READ_BYTES = 1 << 15
+_LINE_IS_CUT = (OSError, EOFError, paramiko.SSHException)  # what paramiko raises then
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,9 @@ class SimBoard:
         _drain(child.stdout, channel.sendall)
         err.join()
         status = child.wait()
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        with contextlib.suppress(*_LINE_IS_CUT):
             channel.send_exit_status(128 - status if status < 0 else status)
-        channel.close()
+            channel.close()
 
     def _feed(self, channel: paramiko.Channel, stdin: IO[bytes]) -> None:
         with contextlib.suppress(OSError), stdin:
@@ -278,5 +279,5 @@ def _drain(source: IO[bytes], sink: Callable[[bytes], None]) -> None:
             if not gone:
                 try:
                     sink(data)
-                except OSError:
+                except _LINE_IS_CUT:
                     gone = True

@@ -23,7 +23,7 @@ from colibri_deploy.golden import Generation, Prompt, golden_generation
 from colibri_deploy.model_dir import MODEL_NAME
 from colibri_deploy.push import check_arch
 from colibri_deploy.ssh import Connection
-from colibri_deploy.store import ENGINE_NAME, BoardState, Store
+from colibri_deploy.store import BoardState, Store
 from colibri_deploy.targets import Target
 
 _LONG_SECONDS = 3600.0  # for what reads the whole model, or computes
@@ -85,7 +85,7 @@ def smoke(
     shell = BoardShell(connection)
     state = Store(shell).probe()
     check_arch(connection, target, state)
-    if state.current is None or ENGINE_NAME not in state.files:
+    if state.current is None:
         raise SmokeError(
             f"nothing was pushed to {connection.board.name}: there is no release under {state.root}"
         )
@@ -141,6 +141,8 @@ class _Test:
 
     def sha256(self) -> str:
         """Every file of the release is what was pushed."""
+        if not self.state.is_consistent:
+            raise _FailedStepError("the manifest is damaged; push again with --model")
         damaged = []
         for name, wanted in self.state.files.items():
             found, *_ = self._run("--sha256", self._path(name)).split() or [""]

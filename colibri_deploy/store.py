@@ -49,6 +49,12 @@ class BoardState:
     current: str | None  # id of the release
     files: dict[str, str] = field(default_factory=dict)  # of that release: name to SHA-256
 
+    @property
+    def is_consistent(self) -> bool:
+        """Whether `files` are those of the release; otherwise its manifest is damaged."""
+        items = [Item(name, sha256) for name, sha256 in self.files.items()]
+        return self.current is None or release_id(items) == self.current
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -125,10 +131,14 @@ class Store:
             raise BoardError(f"the board answers {verdict!r} when asked to verify {item.name}")
         return verdict == "sound"
 
-    def release(self, release: str, items: Sequence[Item], engine: Item) -> None:
-        """Makes a release of stored files the current one."""
+    def release(self, release: str, items: Sequence[Item], engine: Item) -> tuple[str, ...]:
+        """Makes a release of stored files the current one.
+
+        Returns the names in it that were there, but damaged, and were mended.
+        """
         links = (word for item in items for word in (item.name, item.sha256))
-        self._shell.call("release", release, engine.sha256, *links)
+        answers = self._shell.call("release", release, engine.sha256, *links)
+        return tuple(" ".join(words) for key, *words in answers if key == "mended")
 
 
 def release_id(items: Sequence[Item]) -> str:

@@ -7,6 +7,9 @@
 
 #include "cache.h"
 
+// Rows of a block of queries, unless one group of heads alone has more.
+enum { CLB_BLOCK_ROWS = 32 };
+
 // What one worker needs. Rows are queries: tokens of the block times heads of the group.
 struct clb_attention {
     float *queries; // (rows, padded) rotated and scaled

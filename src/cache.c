@@ -52,44 +52,37 @@ static uint8_t *chunk_keys(const struct clb_cache *c, int layer, int head, int c
     return c->data + 2 * (heads * (size_t)c->n_chunks + (size_t)chunk) * c->chunk_bytes;
 }
 
-// Spreads x (n) over every 16th value of p.
-static void scatter(const struct clb_cache *c, uint8_t *p, const float *x, int n,
-                    const struct clb_kernels *k, float *scratch)
-{
-    if (!c->f16) {
-        float *y = (float *)(void *)p;
-        for (int i = 0; i < n; i++)
-            y[i * CLB_TILE_ROWS] = x[i];
-        return;
-    }
-    uint16_t *half = (uint16_t *)scratch, *y = (uint16_t *)(void *)p;
-    k->f32_f16_convert(half, x, c->padded);
-    for (int i = 0; i < n; i++)
-        y[i * CLB_TILE_ROWS] = half[i];
-}
-
 void clb_cache_put(struct clb_cache *c, const struct clb_kernels *k, int layer, int head,
                    int position, const float *key, const float *value, float *scratch)
 {
     int at = position % CLB_CHUNK;
     uint8_t *keys = chunk_keys(c, layer, head, position / CLB_CHUNK);
-    uint8_t *values = keys + c->chunk_bytes;
     // keys: tile of 16 positions, then element, then position
-    size_t tile = (size_t)(at / CLB_TILE_ROWS) * (size_t)c->padded * CLB_TILE_ROWS;
-    size_t lane = (size_t)(at % CLB_TILE_ROWS);
-    scatter(c, keys + (tile + lane) * c->value_bytes, key, c->head_dim, k, scratch);
+    size_t key_at = (size_t)(at / CLB_TILE_ROWS) * (size_t)c->padded * CLB_TILE_ROWS +
+                    (size_t)(at % CLB_TILE_ROWS);
     // values: tile of 16 elements, then position, then element
-    for (int d = 0; d < c->padded; d += CLB_TILE_ROWS) {
-        uint8_t *p = values + ((size_t)d * CLB_CHUNK + (size_t)at * CLB_TILE_ROWS) * c->value_bytes;
-        int n = c->head_dim - d < CLB_TILE_ROWS ? c->head_dim - d : CLB_TILE_ROWS;
-        if (c->f16) {
-            uint16_t *half = (uint16_t *)scratch;
-            k->f32_f16_convert(half, value + d, CLB_TILE_ROWS);
-            memcpy(p, half, (size_t)n * sizeof *half);
-        } else {
-            memcpy(p, value + d, (size_t)n * sizeof *value);
+    size_t value_at = (size_t)at * CLB_TILE_ROWS;
+    if (!c->f16) {
+        float *to_keys = (float *)(void *)keys + key_at;
+        float *to_values = (float *)(void *)(keys + c->chunk_bytes) + value_at;
+        for (int i = 0; i < c->head_dim; i++) {
+            to_keys[i * CLB_TILE_ROWS] = key[i];
+            to_values[i / CLB_TILE_ROWS * CLB_CHUNK * CLB_TILE_ROWS + i % CLB_TILE_ROWS] = value[i];
         }
+        return;
     }
+    // Copied first: what follows a head in `key` belongs to the worker of the next one.
+    uint16_t *half = (uint16_t *)(void *)(scratch + c->padded);
+    uint16_t *to_keys = (uint16_t *)(void *)keys + key_at;
+    uint16_t *to_values = (uint16_t *)(void *)(keys + c->chunk_bytes) + value_at;
+    memcpy(scratch, key, (size_t)c->head_dim * sizeof *key);
+    k->f32_f16_convert(half, scratch, c->padded);
+    for (int i = 0; i < c->head_dim; i++)
+        to_keys[i * CLB_TILE_ROWS] = half[i];
+    memcpy(scratch, value, (size_t)c->head_dim * sizeof *value);
+    k->f32_f16_convert(half, scratch, c->padded);
+    for (int i = 0; i < c->head_dim; i++)
+        to_values[i / CLB_TILE_ROWS * CLB_CHUNK * CLB_TILE_ROWS + i % CLB_TILE_ROWS] = half[i];
 }
 
 void clb_cache_scores(const struct clb_cache *c, const struct clb_kernels *k, int layer, int head,

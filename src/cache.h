@@ -26,7 +26,7 @@ int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int head
                      int n_positions, bool f16, colibri_error *error);
 void clb_cache_free(struct clb_cache *c); // a zeroed one is fine
 
-// key and value (head_dim). scratch (padded) for the conversion.
+// key and value (head_dim). scratch (2 * padded) for the conversion.
 void clb_cache_put(struct clb_cache *c, const struct clb_kernels *k, int layer, int head,
                    int position, const float *key, const float *value, float *scratch);
 

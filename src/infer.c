@@ -34,11 +34,17 @@ static int check_input(const struct colibri_model *m, const colibri_infer_option
     if (!n_tokens)
         return clb_error(error, COLIBRI_ERROR_INPUT,
                          "the prompt has no tokens; give at least one, for instance the BOS id");
-    if (o->n_tokens < 0 || o->batch < 0 || o->batch > MAX_BATCH || o->threads < 0 ||
-        o->threads > MAX_THREADS)
-        return clb_error(error, COLIBRI_ERROR_USAGE,
-                         "tokens must be at least 0, the batch 1 to %d, threads 1 to %d", MAX_BATCH,
+    if (o->n_tokens < 0)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "%d tokens cannot be generated", o->n_tokens);
+    if (o->batch < 0 || o->batch > MAX_BATCH)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "the batch is %d, expected 1 to %d", o->batch,
+                         MAX_BATCH);
+    if (o->threads < 0 || o->threads > MAX_THREADS)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "%d threads, expected 1 to %d", o->threads,
                          MAX_THREADS);
+    if (o->kv != COLIBRI_KV_AUTO && o->kv != COLIBRI_KV_F32 && o->kv != COLIBRI_KV_F16)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "%d is no type of the key/value cache",
+                         (int)o->kv);
     if (n_tokens > (size_t)c->max_positions || o->n_tokens > c->max_positions - (int)n_tokens)
         return clb_error(error, COLIBRI_ERROR_INPUT,
                          "%zu prompt tokens and %d new ones are more than the %d positions of the "
@@ -87,8 +93,8 @@ static int report(struct call *c, int row, int position, bool choose, bool promp
     if (*token < 0)
         return clb_error(c->error, COLIBRI_ERROR_NUMERIC,
                          "NaN or Inf in the logits at position %d: the weights are damaged or "
-                         "overflow; check the model with --verify",
-                         position);
+                         "overflow; check the model with --verify%s",
+                         position, c->state.cache.f16 ? ", or try --kv f32" : "");
     if (choose) {
         step.token = *token;
         step.eos = is_eos(c, *token);
@@ -140,6 +146,8 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
               colibri_error *error)
 {
     struct call c = {.m = m, .o = o, .on_step = on_step, .user = user, .error = error};
+    if (stats)
+        *stats = (colibri_stats){0};
     int rc = check_input(m, o, tokens, n_tokens, error);
     if (rc)
         return rc;

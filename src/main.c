@@ -11,8 +11,10 @@
 #include "switch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DEFAULT_TOKENS = 32, MAX_PROMPT_BYTES = 64 << 20 };
@@ -148,6 +150,31 @@ static int trace_failed(const struct output *out, colibri_error *error)
                      out->options->trace_routing, strerror(errno));
 }
 
+static bool same_file(const struct stat *st, const char *directory, const char *name)
+{
+    char path[4096];
+    struct stat other;
+    snprintf(path, sizeof path, "%s%s", directory ? directory : "", name ? name : "");
+    return !stat(path, &other) && other.st_dev == st->st_dev && other.st_ino == st->st_ino;
+}
+
+// Opens the file for the trace. It is emptied only when it is known to be no input of this call.
+static int open_trace(struct output *out, colibri_error *error)
+{
+    const struct clb_options *o = out->options;
+    struct stat st;
+    int fd = open(o->trace_routing, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || fstat(fd, &st) || !(out->trace = fdopen(fd, "w")))
+        return trace_failed(out, error); // and the program ends
+    if (same_file(&st, o->model, NULL) || same_file(&st, o->model, "/model.bin") ||
+        same_file(&st, o->model, "/config.json") || same_file(&st, o->config, NULL) ||
+        same_file(&st, o->prompt_file, NULL))
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "--trace_routing would overwrite %s, which this call reads",
+                         o->trace_routing);
+    return S_ISREG(st.st_mode) && ftruncate(fd, 0) ? trace_failed(out, error) : 0;
+}
+
 // One line of JSON for each token and layer.
 static int on_route(void *user, const colibri_route *route)
 {
@@ -233,7 +260,7 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
     if (o->logits_hash)
         clb_sha256_hex(&out->hash, hex);
     if (o->nll) {
-        printf("%.9g\n", n_prompt > 1 ? out->nll / (double)(n_prompt - 1) : 0.0);
+        printf("%.9g\n", out->nll / (double)(n_prompt - 1));
     } else if (o->format == CLB_JSON) {
         return print_json(out, model, out->prompt, n_prompt, stats, o->logits_hash ? hex : NULL,
                           threads);
@@ -255,6 +282,14 @@ static int generate(const struct clb_options *o, const colibri_model *model, con
                     size_t n_prompt, colibri_error *error)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    colibri_info info;
+    colibri_model_info(model, &info);
+    if (o->trace_routing && !info.n_experts)
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "--trace_routing: the model is dense, it routes nothing");
+    if (o->nll && n_prompt < 2)
+        return clb_error(error, COLIBRI_ERROR_INPUT,
+                         "--nll needs a prompt of at least two tokens: the first is not scored");
     colibri_infer_options infer = {
         .n_tokens = (int32_t)(o->logits || o->nll ? 0
                               : o->num_tokens < 0 ? DEFAULT_TOKENS
@@ -275,8 +310,8 @@ static int generate(const struct clb_options *o, const colibri_model *model, con
     int rc = out.ids ? 0 : clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the token ids");
     if (!rc && o->format == CLB_TEXT && !o->logits && !o->nll)
         rc = colibri_decoder_create(&out.decoder, model, error);
-    if (!rc && o->trace_routing && !(out.trace = fopen(o->trace_routing, "w")))
-        rc = trace_failed(&out, error);
+    if (!rc && o->trace_routing)
+        rc = open_trace(&out, error);
     colibri_stats stats;
     if (!rc)
         rc = colibri_infer(model, &infer, prompt, n_prompt, on_step, &out, &stats, error);

@@ -133,6 +133,20 @@ static int check_architecture(const struct clb_config *c, const char *path, coli
     return 0;
 }
 
+// Sines and cosines are right for angles below 2^20 * pi / 2.
+static int check_rope(const struct colibri_model *m, const char *path, colibri_error *error)
+{
+    const struct clb_config *c = &m->config;
+    const float *inv_freq = clb_vector_item(&m->rope, 0);
+    for (int i = 0; i < c->head_dim / 2; i++)
+        if (!(inv_freq[i] >= 0 && inv_freq[i] * (float)c->max_positions < 0x1.8p20f))
+            return clb_error(error, COLIBRI_ERROR_FORMAT,
+                             "%s: value %d of the section rope, %g, gives no angle that can be "
+                             "computed for %d positions; convert the model again",
+                             path, i, (double)inv_freq[i], c->max_positions);
+    return 0;
+}
+
 static int open_tokenizer(struct colibri_model *m, const char *path, colibri_error *error)
 {
     const struct clb_section *s = clb_format_find(&m->file, "tokenizer");
@@ -177,6 +191,8 @@ int clb_model_open(struct colibri_model *m, const char *model_path, const char *
         rc = bind_sections(m, model_path, error);
     if (!rc)
         rc = verify(&m->file, o->verify, model_path, error);
+    if (!rc)
+        rc = check_rope(m, model_path, error);
     if (!rc)
         rc = open_tokenizer(m, model_path, error);
     return rc;

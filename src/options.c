@@ -101,12 +101,12 @@ static int choice(const char *given, const char *const *names)
 static int check(struct clb_options *o, colibri_error *error)
 {
     static const char *const formats[] = {"text", "ids", "json", NULL};
-    static const char *const kvs[] = {"auto", "f32", "f16", NULL};
+    static const char *const kvs[] = {"", "f32", "f16", NULL}; // by colibri_kv, AUTO first
     int format = choice(o->format_name, formats), kv = choice(o->kv_name, kvs);
     if (format < 0)
         return clb_error(error, COLIBRI_ERROR_USAGE, "--format is %s, expected text, ids or json",
                          o->format_name);
-    if (kv < 0)
+    if (kv < 0 || (o->kv_name && !kv))
         return clb_error(error, COLIBRI_ERROR_USAGE, "--kv is %s, expected f32 or f16", o->kv_name);
     o->format = (enum clb_output)format;
     o->kv = (colibri_kv)kv;
@@ -114,13 +114,22 @@ static int check(struct clb_options *o, colibri_error *error)
     if (prompts > 1)
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "give one of --prompt, --prompt_file and --tokens");
-    if (o->tokenize + o->logits + o->nll > 1)
+    int numbers = o->tokenize + o->logits + o->nll;
+    if (numbers > 1)
         return clb_error(error, COLIBRI_ERROR_USAGE, "give one of --tokenize, --logits and --nll");
+    if (numbers && (o->format == CLB_JSON || o->num_tokens > 0))
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "--tokenize, --logits and --nll generate nothing: they go neither with "
+                         "--num_tokens nor with --format json");
+    if (o->tokenize && (o->logits_hash || o->trace_routing))
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "--tokenize computes nothing: it goes neither with --logits_hash nor with "
+                         "--trace_routing");
     if (o->help || o->version || o->sha256 || o->switch_to[0])
         return 0;
     if (!o->model)
         return clb_error(error, COLIBRI_ERROR_USAGE, "name a model with --model; see --help");
-    if (!prompts && !o->verify)
+    if (!prompts && (!o->verify || numbers || o->logits_hash || o->trace_routing))
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "give a prompt with --prompt, --prompt_file or --tokens; see --help");
     return 0;
@@ -131,7 +140,8 @@ int clb_options_parse(struct clb_options *o, int argc, char **argv, colibri_erro
     *o = (struct clb_options){.num_tokens = -1};
     for (int i = 1; i < argc; i++) {
         const char *value = NULL;
-        const struct option *option = strncmp(argv[i], "--", 2) ? NULL : find(argv[i] + 2, &value);
+        const char *name = strcmp(argv[i], "-h") ? argv[i] : "--help";
+        const struct option *option = strncmp(name, "--", 2) ? NULL : find(name + 2, &value);
         if (!option)
             return clb_error(error, COLIBRI_ERROR_USAGE, "unknown option %s; see --help", argv[i]);
         if (option->kind == FLAG) {

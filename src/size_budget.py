@@ -64,6 +64,12 @@ def main() -> int:
 
     sizes = parts(args.map.read_text(errors="replace"), args.tokenizer, args.levels)
     whole = args.program.stat().st_size
+    levels = [f"kernels {level}" for level in args.levels]
+    missing = [name for name in (*BUDGET, *levels) if not sizes[name]]
+    if missing or sum(sizes.values()) < 0.9 * whole:
+        sys.stderr.write(f"error: {args.map} does not account for {args.program}")
+        sys.stderr.write(f": it lacks {', '.join(missing)}\n" if missing else "\n")
+        return 1
     lines, over = [], []
     for name, size in sorted(sizes.items()):
         budget = LEVEL_BUDGET if name.startswith("kernels") else BUDGET.get(name, WHOLE)

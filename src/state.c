@@ -8,8 +8,7 @@
 
 #include <stdlib.h>
 
-// Rows of a block of queries, unless a group alone has more.
-enum { BLOCK_ROWS = 32, SLACK = 64 };
+enum { SLACK = 64 };
 
 // Hands out pieces of one block. The first pass, with base NULL, only counts.
 struct arena {
@@ -95,13 +94,14 @@ static void take_all(struct arena *a, struct clb_state *s, int threads)
     s->logits = take_floats(a, (size_t)s->logit_rows * s->logits_stride);
 
     int group = c->n_heads / c->n_kv_heads;
-    size_t rows = (size_t)(group > BLOCK_ROWS ? group : BLOCK_ROWS);
+    size_t rows = (size_t)(group > CLB_BLOCK_ROWS ? group : CLB_BLOCK_ROWS);
     s->attend = take(a, (size_t)threads, sizeof *s->attend);
     s->scratch = take(a, (size_t)threads, sizeof *s->scratch);
+    size_t padded = (size_t)clb_round_up((uint64_t)c->head_dim, CLB_TILE_ROWS);
     for (int i = 0; i < threads; i++) {
         struct clb_attention w;
-        take_attention(a, &w, rows, (size_t)clb_round_up((uint64_t)c->head_dim, CLB_TILE_ROWS));
-        float *scratch = take_floats(a, n * CLB_TILE_COLS + (size_t)c->head_dim);
+        take_attention(a, &w, rows, padded);
+        float *scratch = take_floats(a, n * CLB_TILE_COLS + 2 * padded);
         if (a->base) {
             s->attend[i] = w;
             s->scratch[i] = scratch;

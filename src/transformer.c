@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 // Tiles that a worker takes at a time: 64 rows, two blocks of a quantised vector.
-enum { CHUNK_TILES = 4, CHUNK_ROWS = CHUNK_TILES * CLB_TILE_ROWS, BLOCK_ROWS = 32 };
+enum { CHUNK_TILES = 4, CHUNK_ROWS = CHUNK_TILES * CLB_TILE_ROWS };
 
 // Fewer tokens go to one expert by chance.
 enum { COLLAPSE_TOKENS = 8 };
@@ -335,8 +335,9 @@ static int route(struct step *st, colibri_error *error)
                                c->n_experts, top_k, chosen, weight))
             return clb_error(error, COLIBRI_ERROR_NUMERIC,
                              "NaN or Inf in the router of layer %d at position %d: the weights "
-                             "are damaged or overflow; check the model with --verify",
-                             st->layer, st->first_position + t);
+                             "are damaged or overflow; check the model with --verify%s",
+                             st->layer, st->first_position + t,
+                             s->cache.f16 ? ", or try --kv f32" : "");
     }
     clb_router_group(r, st->n, c->n_experts, top_k);
     log_routes(st, top_k);
@@ -371,7 +372,7 @@ int clb_forward(struct clb_state *s, const int32_t *tokens, int n, int first_pos
         .n = n,
         .first_position = first_position,
         .tokens = tokens,
-        .block_tokens = group < BLOCK_ROWS ? BLOCK_ROWS / group : 1,
+        .block_tokens = group < CLB_BLOCK_ROWS ? CLB_BLOCK_ROWS / group : 1,
     };
     clb_pool_run(s->pool, n, embed_item, &st);
     for (int t = 0; t < n; t++)

@@ -223,7 +223,7 @@ def checkpoint(make_checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def models(shared: Path) -> Iterator[Callable[[str, DTypeChoice], Path]]:
+def models(request: pytest.FixtureRequest) -> Iterator[Callable[[str, DTypeChoice], Path]]:
     """`models(name, dtype)` is a converted model, made once a session and removed at its end.
 
     `name` is a directory of ../shared/fixtures, or `synthetic`: hidden 1056, FFN 1568, 12 experts
@@ -235,6 +235,7 @@ def models(shared: Path) -> Iterator[Callable[[str, DTypeChoice], Path]]:
         @functools.cache
         def checkpoint_of(name: str) -> Path:
             if name != "synthetic":
+                shared: Path = request.getfixturevalue("shared")
                 return shared / "fixtures" / name
             run([sys.executable, ROOT / "tests/golden/synthetic.py", directory / "checkpoint"])
             return directory / "checkpoint"

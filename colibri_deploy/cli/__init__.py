@@ -3,17 +3,20 @@
 """The command line: one module for each group of verbs, registered here.
 
 Only this layer prints and exits; the library below it returns values and raises
-ColibriDeployError, which becomes one line `error: ...` and the error's exit code.
+ColibriDeployError, which becomes one line `error: ...` and the error's exit code. An OSError that
+no part of the library knows more about becomes such a line, too.
 """
 
 from __future__ import annotations
+
+import sys
 
 import click
 
 from colibri_deploy import __version__
 from colibri_deploy.cli.build import build
 from colibri_deploy.cli.completion import completion
-from colibri_deploy.cli.console import print_error
+from colibri_deploy.cli.console import flush, print_error
 from colibri_deploy.cli.convert import convert
 from colibri_deploy.cli.demo import demo
 from colibri_deploy.cli.inspect import inspect
@@ -22,7 +25,7 @@ from colibri_deploy.cli.smoke import smoke
 from colibri_deploy.cli.targets import targets
 from colibri_deploy.cli.test import test
 from colibri_deploy.cli.verify import verify
-from colibri_deploy.errors import ColibriDeployError
+from colibri_deploy.errors import ColibriDeployError, FileMissingError
 
 
 class _Group(click.Group):
@@ -55,5 +58,23 @@ cli.add_command(verify)
 
 
 def main() -> None:
-    """The console script `colibri-deploy`."""
-    cli(prog_name="colibri-deploy")
+    """Runs the command line; never returns. The console script is that of __main__.py."""
+    status: str | int | None = None
+    failure: OSError | None = None
+    try:
+        cli(prog_name="colibri-deploy")
+    except SystemExit as end:
+        status = end.code
+    except OSError as error:  # of a verb, or of click's own output
+        failure = error
+    lost = flush(sys.stdout)
+    cause = failure or lost
+    if isinstance(cause, BrokenPipeError):
+        status = status or 1  # who reads no further is not told, as click does it
+    elif cause is not None:
+        # A write to a file or stream that is open already fails without a name.
+        name = cause.filename or ("standard output" if lost else "output or input failed")
+        print_error(FileMissingError(f"{name}: {cause.strerror or cause}"))
+        status = FileMissingError.exit_code
+    flush(sys.stderr)
+    sys.exit(status)

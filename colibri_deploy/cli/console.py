@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import suppress
+from typing import TextIO
 
 from rich.console import Console
 
@@ -31,9 +34,27 @@ def print_json(value: object) -> None:
 
 
 def print_error(error: ColibriDeployError) -> None:
-    """One line, then the details as they are."""
+    """One line, then the details as they are; nothing where stderr takes nothing."""
     console = stderr_console()
-    console.print("error:", style="bold red", end=" ")
-    console.print(error.message, soft_wrap=True)
-    if error.details:
-        console.print(error.details, soft_wrap=True)
+    with suppress(OSError):
+        console.print("error:", style="bold red", end=" ")
+        console.print(error.message, soft_wrap=True)
+        if error.details:
+            console.print(error.details, soft_wrap=True)
+
+
+def flush(stream: TextIO | None) -> OSError | None:
+    """Why a standard stream takes no more; what it has not taken is dropped then.
+
+    Otherwise Python would try again when it ends, and complain in its own words.
+    """
+    if stream is None:  # closed before the start
+        return None
+    try:
+        stream.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        return error
+    return None

@@ -117,6 +117,9 @@ def print_push(
             soft_wrap=True,
         )
     else:
+        if pushed.mended:
+            mended = ", ".join(pushed.mended)
+            console.print(f"mended in the release: {mended}", soft_wrap=True)
         was = "as before" if before == pushed.release else f"before: {before}"
         console.print(
             f"sent {pushed.bytes_sent:,} bytes in {pushed.seconds:.1f} s; "

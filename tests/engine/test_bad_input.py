@@ -219,6 +219,22 @@ def test_an_isa_level_that_the_build_lacks(run_engine: Run, model: Path) -> None
         (["--ignore-eos=1"], "--ignore_eos takes no value"),
         (["--tokens", "1"], "name a model with --model; see --help"),
         (["--tokens", "1", "--prompt", "a"], "give one of --prompt, --prompt_file and --tokens"),
+        (["--kv", "auto"], "--kv is auto, expected f32 or f16"),
+        (["--nll", "--logits"], "give one of --tokenize, --logits and --nll"),
+        (
+            ["--model", "x", "--tokens", "1", "--logits", "--format", "json"],
+            "--tokenize, --logits and --nll generate nothing: they go neither with --num_tokens "
+            "nor with --format json",
+        ),
+        (
+            ["--model", "x", "--tokens", "1", "--tokenize", "--logits_hash"],
+            "--tokenize computes nothing: it goes neither with --logits_hash nor with "
+            "--trace_routing",
+        ),
+        (
+            ["--model", "x", "--verify", "--tokenize"],
+            "give a prompt with --prompt, --prompt_file or --tokens; see --help",
+        ),
         (
             ["--model", "x"],
             "give a prompt with --prompt, --prompt_file or --tokens; see --help",
@@ -252,6 +268,21 @@ def test_a_prompt_that_is_too_long(run_engine: Run, model: Path) -> None:
     assert run_engine("x86_64", *arguments, "4").status == 0
     line = fails(run_engine, 11, *arguments, "5")
     assert line.startswith("4 prompt tokens and 5 new ones are more than the 8 positions")
+
+
+def test_a_likelihood_needs_two_tokens(run_engine: Run, model: Path) -> None:
+    line = fails(run_engine, 11, "--model", model, "--tokens", "1", "--nll")
+    assert line.startswith("--nll needs a prompt of at least two tokens")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e30])
+def test_a_frequency_that_gives_no_angle(value: float, run_engine: Run, model: Path) -> None:
+    path = model / "model.bin"
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<f", data, section(path, "rope")[0] + 4, value)
+    path.write_bytes(reseal(data, "rope"))
+    line = fails(run_engine, 5, "--model", model, "--tokens", "1", "--format", "ids")
+    assert "value 1 of the section rope" in line
 
 
 def test_text_without_a_tokenizer(run_engine: Run, model: Path) -> None:

@@ -123,11 +123,15 @@ def test_the_trace_has_the_same_lines_for_every_batch_and_thread_count(
     assert traces[3] == traces[4]
 
 
-def test_a_dense_model_has_an_empty_trace(
-    models: Models, run_engine: RunEngine, tmp_path: Path
-) -> None:
-    write_trace(run_engine, models("llama", "keep"), PROMPT, tmp_path / "trace")
-    assert (tmp_path / "trace").read_text() == ""
+def test_a_dense_model_has_no_trace(models: Models, run_engine: RunEngine, tmp_path: Path) -> None:
+    result = run_engine(
+        "x86_64",
+        *("--model", models("llama", "keep"), "--tokens", "1"),
+        *("--trace_routing", tmp_path / "trace"),
+    )
+    assert result.status == 2
+    assert result.stderr.endswith("--trace_routing: the model is dense, it routes nothing\n")
+    assert not (tmp_path / "trace").exists()
 
 
 def test_a_trace_that_cannot_be_written_is_an_error(
@@ -197,3 +201,22 @@ def test_few_tokens_sound_routers_and_too_few_experts_are_not_warned_of(
     assert WARNING.match(run_tokens(run_engine, model, 8).stderr)
     for name in ("mixtral", "starcoder_moe", "llama"):
         assert run_tokens(run_engine, models(name, "keep"), 16).stderr == ""
+
+
+@pytest.mark.parametrize("name", ["model.bin", "config.json"])
+def test_a_trace_does_not_overwrite_the_model(
+    name: str, run_engine: RunEngine, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    convert_checkpoint(make_checkpoint(tmp_path / "checkpoint"), model, "f32")
+    before = (model / name).read_bytes()
+    result = run_engine(
+        "x86_64",
+        *("--model", model, "--tokens", "1", "--format", "ids"),
+        *("--trace_routing", model / name),
+    )
+    assert result.status == 2
+    assert result.stderr == (
+        f"colibri: error: --trace_routing would overwrite {model / name}, which this call reads\n"
+    )
+    assert (model / name).read_bytes() == before

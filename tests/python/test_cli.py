@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,82 @@ def test_help_names_every_verb() -> None:
     assert done.status == 0
     for verb in ("build", "completion", "targets"):
         assert f"\n  {verb} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("build --target host --build-dir /proc/foo", "/proc/foo: No such file or directory"),
+        ("build --target host --build-dir /dev/null", "/dev/null/.compile: Not a directory"),
+        ("smoke --board sim:host --build-dir /proc/foo", "/proc/foo: No such file or directory"),
+        ("smoke --board sim:host --build-dir /dev/null", "/dev/null/sim/host/home: Not a direct"),
+    ],
+)
+def test_a_directory_that_cannot_be_made_is_one_line_and_code_3(words: str, message: str) -> None:
+    done = deploy(*words.split())
+    assert (done.status, done.stdout) == (3, "")
+    *progress, last = done.stderr.splitlines()
+    assert last.startswith(f"error: {message}")
+    assert all(line.startswith("building ") for line in progress)
+
+
+@pytest.fixture(scope="module")
+def model(small_model: Path) -> str:
+    """A directory with a model."""
+    return str(small_model)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["targets", "targets --json", "inspect M", "inspect M --json", "verify M", "completion bash",
+     "build --all --dry-run", "--help", "build --help", "--version"],
+)  # fmt: skip
+def test_results_that_nobody_takes_are_one_line_and_code_3(words: str, model: str) -> None:
+    """A full disk, as a redirection meets it."""
+    argv = [word if word != "M" else model for word in words.split()]
+    done = through_shell('exec "$@" >/dev/full', *argv)
+    assert (done.status, done.stdout) == (3, "")
+    assert re.fullmatch(r"error: .*output.*: No space left on device\n", done.stderr)
+
+
+def through_shell(script: str, *args: str | Path, **env: str) -> Completed:
+    """Runs colibri-deploy with `args` as "$@" of a shell script, any status."""
+    command = [sys.executable, "-m", "colibri_deploy", *args]
+    return run(["sh", "-c", script, "sh", *command], env={**os.environ, **env}, check=False)
+
+
+def test_an_error_that_nobody_takes_keeps_its_code() -> None:
+    assert through_shell('exec "$@" 2>/dev/full', "build", "--target", "rpi4").status == 20
+    assert through_shell('exec "$@" >/dev/full 2>&1', "targets").status == 3
+
+
+@pytest.mark.parametrize("words", ["targets", "targets --json", "--help"])
+def test_a_reader_that_left_is_not_told(words: str) -> None:
+    done = through_shell('{ "$@"; echo "$?" >&2; } | true', *words.split())
+    assert done.stderr in ("0\n", "1\n")  # 0: all was written before the reader left
+
+
+INTERRUPTS = """
+import signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "paramiko":
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_ctrl_c_while_the_verbs_load_is_no_traceback(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS)
+    done = deploy("targets", PYTHONPATH=f"{tmp_path}{os.pathsep}{root}")
+    assert (done.status, done.stdout, done.stderr) == (1, "", "\nAborted!\n")
+    with (root / "pyproject.toml").open("rb") as file:
+        script = tomllib.load(file)["project"]["scripts"]["colibri-deploy"]
+    module, _, function = script.partition(":")
+    code = f"import {module}; {module}.{function}()"
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
+    done = run([sys.executable, "-c", code], env=env, check=False)
+    assert (done.status, done.stdout, done.stderr) == (1, "", "\nAborted!\n")

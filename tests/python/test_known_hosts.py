@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import paramiko
 import pytest
 
 from colibri_deploy.board import parse_address
-from colibri_deploy.errors import ChangedHostKeyError, UnknownHostKeyError
+from colibri_deploy.errors import ChangedHostKeyError, FileMissingError, UnknownHostKeyError
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.process import run
 
@@ -129,6 +130,40 @@ def test_a_key_is_recorded_only_if_its_fingerprint_was_accepted(
     assert path.read_text() == f"[desk-orin]:2222 {host.text}\n"
     assert path.stat().st_mode & 0o777 == 0o600
     KnownHosts(path).check(BOARD, host.key)
+
+
+def test_a_key_that_cannot_be_recorded(
+    new_key: Callable[..., HostKey], require_program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    host = new_key("host")
+    (tmp_path / "file").touch()
+    under_a_file = tmp_path / "file" / "known_hosts"
+    with pytest.raises(FileMissingError, match="cannot be read: Not a directory"):
+        KnownHosts(under_a_file, accept=host.fingerprint).check(BOARD, host.key)
+    path = Path("/proc/known_hosts")  # where not even root writes
+    with pytest.raises(FileMissingError) as caught:
+        KnownHosts(path, accept=host.fingerprint).check(BOARD, host.key)
+    assert caught.value.message == (
+        "the host key of user@desk-orin:2222 cannot be recorded: "
+        "/proc/known_hosts: No such file or directory"
+    )
+
+
+def test_what_is_no_regular_file_is_not_read(
+    new_key: Callable[..., HostKey], tmp_path: Path
+) -> None:
+    """A device may never end, and a pipe never begin."""
+    host = new_key("host")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (Path("/dev/full"), Path("/dev/zero"), tmp_path / "pipe", tmp_path):
+        hosts = KnownHosts(path, accept=host.fingerprint)
+        with pytest.raises(FileMissingError) as caught:
+            hosts.check(BOARD, host.key)
+        assert caught.value.message == (
+            f"{path} cannot hold host keys: it is no regular file; name another with --known-hosts"
+        )
+        with pytest.raises(FileMissingError):
+            hosts.key_types(BOARD)
 
 
 def test_a_recorded_key_starts_a_line_of_its_own(

@@ -280,6 +280,138 @@ def test_a_damaged_model_that_is_not_here_is_named(
     assert done.stderr.endswith("it was removed; push it again with --model\n")
 
 
+def link_gone(release: Path) -> None:
+    (release / "model.bin").unlink()
+
+
+def link_astray(release: Path) -> None:
+    (release / "config.json").unlink()
+    (release / "config.json").symlink_to("../../store/nonsense")
+
+
+def engine_link_to_a_directory(release: Path) -> None:
+    (release / "colibri").unlink()
+    (release / "colibri").symlink_to("../../store")
+
+
+def file_in_place_of_a_link(release: Path) -> None:
+    content = (release / "config.json").read_bytes()
+    (release / "config.json").unlink()
+    (release / "config.json").write_bytes(content[:-2])
+
+
+def manifest_empty(release: Path) -> None:
+    (release / "manifest").write_bytes(b"")
+
+
+def manifest_a_directory(release: Path) -> None:
+    (release / "manifest").unlink()
+    (release / "manifest").mkdir()
+
+
+def release_gone(release: Path) -> None:
+    shutil.rmtree(release)
+
+
+def release_a_file(release: Path) -> None:
+    shutil.rmtree(release)
+    release.touch()
+
+
+DAMAGES: dict[Callable[[Path], None], list[str]] = {
+    link_gone: ["model.bin"],
+    link_astray: ["config.json"],
+    engine_link_to_a_directory: ["colibri"],
+    file_in_place_of_a_link: ["config.json"],
+    manifest_empty: ["manifest"],
+    manifest_a_directory: ["manifest"],
+    release_gone: [],
+    release_a_file: [],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: str(damage.__name__))
+def test_a_damaged_release_is_mended_by_the_next_push(
+    damage: Callable[[Path], None],
+    sim: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    small_model: Path,
+) -> None:
+    place = sim()
+    first = pushed(place, "--model", small_model)
+    assert first["mended"] == []
+    damage(place.current.resolve())
+    assert deploy("smoke", *place.arguments, "--model", small_model).status == 37
+    second = pushed(place, "--model", small_model)
+    assert (second["release"], second["bytes_sent"]) == (first["release"], 0)
+    assert second["mended"] == DAMAGES[damage]
+    assert sorted(path.name for path in place.current.iterdir()) == sorted(
+        [*first["files"], "manifest"]
+    )
+    assert [path.name for path in place.root.glob("releases/*")] == [first["release"]]
+    run(["sha256sum", "--check", "--strict", "manifest"], cwd=place.current)
+    done = deploy("smoke", *place.arguments, "--model", small_model)
+    assert done.status == 0
+    assert done.stdout.endswith("verified\n")
+    assert pushed(place, "--model", small_model)["mended"] == []
+
+
+def test_what_was_mended_is_told(
+    sim: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    small_model: Path,
+) -> None:
+    place = sim()
+    pushed(place, "--model", small_model)
+    link_gone(place.current)
+    link_astray(place.current)
+    done = deploy("push", *place.arguments)  # the manifest says which files there were
+    assert (done.status, done.stderr) == (0, "")
+    assert "\nmended in the release: config.json, model.bin\n" in done.stdout
+    assert deploy("smoke", *place.arguments, "--model", small_model).status == 0
+
+
+def manifest_cut(release: Path) -> None:
+    manifest = release / "manifest"
+    manifest.write_text(manifest.read_text().splitlines()[0] + "\n")
+
+
+@pytest.mark.parametrize("damage", [manifest_cut, manifest_empty, release_gone])
+def test_a_damaged_manifest_does_not_cost_the_model(
+    damage: Callable[[Path], None],
+    sim: Callable[..., Place],
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    small_model: Path,
+) -> None:
+    place = sim()
+    first = pushed(place, "--model", small_model)
+    damage(place.current.resolve())
+    for words in ((), ("--dry-run",)):
+        done = deploy("push", *place.arguments, *words)
+        assert (done.status, done.stdout) == (36, "")
+        assert done.stderr.startswith(
+            f"error: the manifest of release {first['release']} is damaged on colibri@127.0.0.1:"
+        )
+        assert "push it again with --model" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert place.current.readlink() == Path("releases", first["release"])
+    pushed(place, "--model", small_model)
+    assert deploy("smoke", *place.arguments, "--model", small_model).status == 0
+
+
+def test_an_engine_alone_whose_manifest_is_damaged_is_mended_without_a_model(
+    sim: Callable[..., Place], deploy: Deploy, pushed: Callable[..., dict[str, Any]]
+) -> None:
+    place = sim()
+    pushed(place)
+    manifest_empty(place.current)
+    assert pushed(place)["mended"] == ["manifest"]
+    assert deploy("smoke", *place.arguments).status == 0
+
+
 def test_a_board_of_another_architecture_is_refused_before_anything_is_sent(
     sim: Callable[..., Place], deploy: Deploy, build_dir: Path
 ) -> None:
@@ -428,9 +560,13 @@ def test_a_board_on_which_every_tool_is_busybox_without_sha256sum(
     assert pushed(place, "--model", small_model)["bytes_sent"] == sum(sizes.values())
     flip(place.stored("colibri"), sizes["colibri"] // 2)
     flip(place.stored("model.bin"), sizes["model.bin"] // 2)
+    for damage in (link_gone, link_astray, manifest_empty):
+        damage(place.current)
     record = pushed(place, "--model", small_model)
     assert record["bytes_sent"] == sizes["colibri"] + sizes["model.bin"]
+    assert record["mended"] == ["config.json", "manifest", "model.bin"]
     assert runs(place)
+    assert pushed(place, "--model", small_model)["mended"] == []
 
 
 def test_openssh_cut_in_the_middle(

@@ -117,6 +117,16 @@ def test_one_flipped_bit_in_the_model_is_found_twice_and_mended_by_a_push(
     assert (done.status, outcomes(done)) == (0, PASSED)
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_manifest_that_was_cut_is_found(kept: int, board: Place, deploy: Deploy) -> None:
+    manifest = board.current / "manifest"
+    manifest.write_text("".join(manifest.read_text().splitlines(keepends=True)[:kept]))
+    done = deploy("smoke", *board.arguments, "--json")
+    assert done.status == 37
+    assert outcomes(done)["sha256"] == "failed"
+    assert "at sha256: the manifest is damaged; push again with --model\n" in done.stderr
+
+
 def test_an_engine_that_does_not_start_ends_the_test(board: Place, deploy: Deploy) -> None:
     board.stored("colibri").write_bytes(b"#!/bin/sh\nkill -ILL $$\n")
     done = deploy("smoke", *board.arguments, "--json")
@@ -144,8 +154,13 @@ def test_a_config_that_changes_the_numbers_but_no_token_is_found_by_the_hash(
     config["norm_eps"] *= 1.01
     path.write_text(json.dumps(config))
     forged = run(["sha256sum", path]).stdout.split()[0]
-    manifest = board.current / "manifest"
+    release = board.current.resolve()
+    manifest = release / "manifest"
     manifest.write_text(manifest.read_text().replace(path.name, forged))
+    name = run(["sha256sum", manifest]).stdout[:16]
+    release.rename(release.with_name(name))
+    board.current.unlink()
+    board.current.symlink_to(Path("releases", name))
     words = ("--num-tokens", "2", "--json")
     done = deploy("smoke", *board.arguments, "--model", small_model, *words)
     assert done.status == 37
