@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The independent reference program gives the engine's bits."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import reference
+from synthetic import Shape, write_checkpoint
 
-from colibri_deploy.convert import DTypeChoice
+from colibri_deploy.convert import DTypeChoice, convert_checkpoint
 from colibri_deploy.process import Completed, run
 
 PROMPT = [(7919 * i + 13) % 512 for i in range(270)]
@@ -48,3 +52,86 @@ def test_a_program_written_from_the_documents_gives_the_same_hash(
     engine = run_engine("x86_64", *arguments, "--format", "ids", "--logits_hash")
     assert engine.stdout == reference.stdout
     assert len(engine.stdout.split("clb1:")[1]) == len(f"{64 * 'f'} kv:{kv}\n")
+
+
+# Two layers, so that what earlier positions see bears on the last logits; two heads share a key.
+SMALL = Shape(hidden=32, ffn=40, experts=3, top_k=2, layers=2, heads=4, kv_heads=2, vocab=50)
+LENGTHS = (1, 255, 256, 257, 512, 513)
+# The oldest position that is seen is before, at and after the border of a chunk of 256.
+WINDOWED_LENGTHS = {
+    1: (1, 2, 17, 257),
+    3: (3, 4, 16, 257, 258, 259, 300),
+    16: (16, 17, 257, 271, 272, 273, 300),
+    255: (255, 256, 257, 258, 300),
+    256: (256, 257, 258, 300),
+    257: (257, 258, 259, 300),
+}
+
+
+@pytest.fixture(scope="module")
+def small_models(tmp_path_factory: pytest.TempPathFactory) -> dict[DTypeChoice, Path]:
+    """The same small model in f32 and in q8."""
+    directory = tmp_path_factory.mktemp("small")
+    write_checkpoint(directory / "checkpoint", SMALL)
+    made: dict[DTypeChoice, Path] = {"f32": directory / "f32", "q8": directory / "q8"}
+    for dtype, path in made.items():
+        convert_checkpoint(directory / "checkpoint", path, dtype)
+    return made
+
+
+@np.errstate(all="ignore")
+def reference_logits(model: Path, lengths: tuple[int, ...]) -> dict[int, reference.F32]:
+    """The logits after the first so many tokens of a prompt."""
+    loaded = reference.load(model)
+    state = reference.State(loaded, reference.default_kv(loaded), max(lengths))
+    result = {}
+    for length, token in enumerate(prompt(max(lengths)), start=1):
+        x = state.feed(token)
+        if length in lengths:
+            result[length] = state.logits(x)
+    return result
+
+
+def prompt(length: int) -> list[int]:
+    """So many tokens of the small model."""
+    return [(7919 * i * i + 13) % 997 % SMALL.vocab for i in range(length)]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "q8"])
+@pytest.mark.parametrize("window", [0, *WINDOWED_LENGTHS])
+def test_windows_and_lengths_at_the_borders_of_chunks(
+    window: int,
+    dtype: DTypeChoice,
+    small_models: dict[DTypeChoice, Path],
+    run_engine: Callable[..., Completed],
+    tmp_path: Path,
+) -> None:
+    config = json.loads((small_models[dtype] / "config.json").read_text(encoding="utf-8"))
+    assert config["sliding_window"] == 0
+    text = json.dumps(config | {"sliding_window": window})
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    (tmp_path / "model.bin").symlink_to(small_models[dtype] / "model.bin")
+    lengths = WINDOWED_LENGTHS.get(window, LENGTHS)
+    for length, expected in reference_logits(tmp_path, lengths).items():
+        ids = ",".join(map(str, prompt(length)))
+        for batch in ("1", "7", "4096"):
+            arguments = ("--model", tmp_path, "--tokens", ids, "--batch", batch, "--logits")
+            result = run_engine("x86_64", *arguments)
+            assert (result.status, result.stderr) == (0, "")
+            logits = np.array(result.stdout.split(), np.float32)
+            assert np.array_equal(logits, expected), (length, batch)
+
+
+def test_windows_change_the_logits(
+    small_models: dict[DTypeChoice, Path], run_engine: Callable[..., Completed], tmp_path: Path
+) -> None:
+    """A window of so many positions is not one of one more: what a prompt shows is not luck."""
+    config = json.loads((small_models["f32"] / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "model.bin").symlink_to(small_models["f32"] / "model.bin")
+    ids = ",".join(map(str, prompt(300)))
+    seen = set()
+    for window in (0, 3, 4, 16, 255, 256, 257, 299):
+        text = json.dumps(config | {"sliding_window": window})
+        (tmp_path / "config.json").write_text(text, encoding="utf-8")
+        seen.add(run_engine("x86_64", "--model", tmp_path, "--tokens", ids, "--logits").stdout)
+    assert len(seen) == 8
