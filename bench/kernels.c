@@ -73,13 +73,13 @@ static void matrix_item(void *context, int item, int worker)
     const uint8_t *w = j->w + (size_t)item * (size_t)j->n_tiles * j->tile_bytes;
     float *out = y + (size_t)worker * BATCH * 64;
     if (j->dtype >= Q8)
-        (j->dtype == Q8 ? kernels.q8_q8_mm : kernels.q4_q8_mm)(out, 64, w, j->tile_bytes, j->n_tiles,
-                                                               &vectors, COLS / 64, j->n);
+        (j->dtype == Q8 ? kernels.q8_q8_mm : kernels.q4_q8_mm)(
+            out, 64, w, j->tile_bytes, j->n_tiles, &vectors, COLS / 64, j->n);
     else
-        (j->dtype == F32   ? kernels.f32_f32_mm
-         : j->dtype == F16 ? kernels.f16_f32_mm
-                           : kernels.bf16_f32_mm)(out, 64, w, j->tile_bytes, j->n_tiles, x, COLS,
-                                                  COLS, j->n);
+        (j->dtype == F32 ? kernels.f32_f32_mm
+         : j->dtype == F16
+             ? kernels.f16_f32_mm
+             : kernels.bf16_f32_mm)(out, 64, w, j->tile_bytes, j->n_tiles, x, COLS, COLS, j->n);
 }
 
 static void attention_item(void *context, int item, int worker)
@@ -95,9 +95,9 @@ static void read_item(void *context, int item, int worker)
     (void)worker;
     struct job *j = context;
     size_t floats = (size_t)j->n_tiles * j->tile_bytes / sizeof(float) / 256 * 256;
-    sink = roof->read((const float *)(const void *)(j->w + (size_t)item * (size_t)j->n_tiles *
-                                                               j->tile_bytes),
-                      floats);
+    sink = roof->read(
+        (const float *)(const void *)(j->w + (size_t)item * (size_t)j->n_tiles * j->tile_bytes),
+        floats);
 }
 
 enum { PEAK_ROUNDS = 200000 };
@@ -112,6 +112,12 @@ static void dot_item(void *context, int item, int worker)
 {
     (void)context, (void)item, (void)worker;
     sink = roof->dot(vectors.q, PEAK_ROUNDS);
+}
+
+static void dot_q4_item(void *context, int item, int worker)
+{
+    (void)context, (void)item, (void)worker;
+    sink = roof->dot_q4(vectors.q, PEAK_ROUNDS);
 }
 
 static double run(struct job *j)
@@ -147,7 +153,7 @@ static void measure(struct job *j, struct job *r, bool json, bool first)
 static void fill_cache(struct clb_cache *c, bool f16)
 {
     colibri_error error;
-    float scratch[DIM + 16];
+    float scratch[2 * DIM];
     if (clb_cache_create(c, 1, HEADS, DIM, POSITIONS, f16, &error)) {
         fprintf(stderr, "kernels: %s\n", error.message);
         exit(9);
@@ -173,8 +179,7 @@ static void allocate_attention(void)
 static void measure_all(size_t bytes, bool json)
 {
     static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4"};
-    static const size_t pair_bytes[] = {4096, 2048, 2048, CLB_Q8_PAIR_BYTES,
-                                        CLB_Q4_PAIR_BYTES};
+    static const size_t pair_bytes[] = {4096, 2048, 2048, CLB_Q8_PAIR_BYTES, CLB_Q4_PAIR_BYTES};
     uint8_t *w = allocate(bytes);
     memset(w, 0x3c, bytes); // a normal number in every type
     bool first = true;
@@ -186,17 +191,27 @@ static void measure_all(size_t bytes, bool json)
             j.tile_bytes = tile;
             j.dtype = (unsigned)d;
             // a batch works on 16 MB at a time: its speed is that of the multiplier
-            j.n_items = (int)((batch == 1 ? bytes : bytes < 16 << 20 ? bytes : 16 << 20) / tile / 4);
+            j.n_items = (int)((batch == 1         ? bytes
+                               : bytes < 16 << 20 ? bytes
+                                                  : 16 << 20) /
+                              tile / 4);
             double gigabytes = 1e-9 * (double)tile * 4 * j.n_items;
             double operations = 2e-9 * COLS * 64 * (double)j.n_items * batch;
             struct job r = j;
-            r.fn = batch == 1 ? read_item : d >= Q8 ? dot_item : muladd_item;
+            r.fn = batch == 1 ? read_item
+                   : d == Q8  ? dot_item
+                   : d == Q4  ? dot_q4_item
+                              : muladd_item;
             j.unit = batch == 1 ? "GB/s" : "Gop/s";
             j.work = batch == 1 ? gigabytes : operations;
             r.work = gigabytes;
             if (batch > 1) {
                 r.n_items = n_threads;
-                r.work = 2e-9 * (d >= Q8 ? 256 : 64) * (double)PEAK_ROUNDS * n_threads;
+                r.work = 2e-9 *
+                         (d == Q4   ? 1024
+                          : d == Q8 ? 512
+                                    : 128) *
+                         (double)PEAK_ROUNDS * n_threads;
             }
             snprintf(name, sizeof name, "%s %s", names[d],
                      batch == 1 ? "matrix x vector" : "matrix x 32 vectors");
@@ -213,7 +228,7 @@ static void measure_all(size_t bytes, bool json)
             j.unit = "Gop/s";
             j.work = 4e-9 * DIM * POSITIONS * GROUP * (double)n * j.n_items;
             struct job r = {.fn = muladd_item, .n_items = n_threads};
-            r.work = 128e-9 * (double)PEAK_ROUNDS * n_threads;
+            r.work = 256e-9 * (double)PEAK_ROUNDS * n_threads;
             snprintf(name, sizeof name, "attention %s, %d token%s", f16 ? "f16" : "f32", n,
                      n > 1 ? "s" : "");
             measure(&j, &r, json, false);
