@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from goldens import PROMPT
 
 from colibri_deploy.convert import DTypeChoice
 from colibri_deploy.process import run
 
-PROMPT = [(7919 * i + 13) % 512 for i in range(270)]
 SOURCES = ("meson.build", "meson_options.txt", "cross", "src", "templates")
 
 # What is replaced by what, in which file. The first stands there exactly once.

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference
+from goldens import PROMPT
 from synthetic import Shape, write_checkpoint
 
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint
 from colibri_deploy.process import Completed, run
-
-PROMPT = [(7919 * i + 13) % 512 for i in range(270)]
 
 
 @pytest.mark.parametrize(
