@@ -37,7 +37,8 @@ def test_the_model_is_verified_on_an_emulated_board_and_on_this_machine(
         obtain_demo_model()
     except DownloadError as error:
         require(False, str(error))
-    command = [sys.executable, "-m", "colibri_deploy", "demo", "--build-dir", tmp_path / "build"]
+    command: list[str | Path] = [sys.executable, "-m", "colibri_deploy", "demo"]
+    command += ["--build-dir", tmp_path / "build"]
 
     emulated = json.loads(run([*command, "--json"]).stdout)
     assert emulated["smoke"]["ok"] is True
