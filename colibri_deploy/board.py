@@ -12,7 +12,6 @@ boards:
 from __future__ import annotations
 
 import difflib
-import getpass
 import os
 import re
 from collections.abc import Sequence
@@ -38,17 +37,19 @@ class Board:
 
     name: str  # in boards.yaml, otherwise its address
     host: str
-    user: str
-    port: int = SSH_PORT
+    user: str | None = None  # None: what ~/.ssh/config says, otherwise the user's name here
+    port: int | None = None  # None: what ~/.ssh/config says, otherwise 22
     target: str | None = None  # None: the command line has to say it
     key: Path | None = None  # private key; None: the agent's and the default ones
     workdir: str = DEFAULT_WORKDIR  # absolute, or within the home directory
+    jump: tuple[Board, ...] = ()  # the hosts to go through, first to last
 
     @property
     def address(self) -> str:
-        """`user@host`, with the port where it is not 22."""
+        """`[user@]host[:port]`, as `parse_address` reads it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.user}@{host}" + ("" if self.port == SSH_PORT else f":{self.port}")
+        user = "" if self.user is None else f"{self.user}@"
+        return user + host + ("" if self.port is None else f":{self.port}")
 
 
 def _name(value: str) -> str:
@@ -76,8 +77,8 @@ class BoardEntry(BaseModel):
 
     target: str
     host: Annotated[str, AfterValidator(_host)]
-    user: Annotated[str, AfterValidator(_text)] | None = None  # None: the user's name here
-    port: int = Field(default=SSH_PORT, ge=1, le=65535)
+    user: Annotated[str, AfterValidator(_text)] | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: str | None = None  # "~" is the home directory here
     workdir: Annotated[str, AfterValidator(_text)] = DEFAULT_WORKDIR
 
@@ -114,7 +115,7 @@ def _board(name: str, entry: BoardEntry) -> Board:
     return Board(
         name=name,
         host=entry.host,
-        user=entry.user or getpass.getuser(),
+        user=entry.user,
         port=entry.port,
         target=entry.target,
         key=Path(entry.key).expanduser() if entry.key else None,
@@ -146,8 +147,8 @@ def parse_address(address: str) -> Board:
     host, port = (match[1], match[2]) if match else (place, None)
     if not _HOST.fullmatch(host) or (at and not user) or not user.isprintable():
         raise UnknownBoardError(f"{address!r} is no address; write user@host or user@host:port")
-    number = int(port) if port else SSH_PORT
-    if not 1 <= number <= 65535:
+    number = int(port) if port else None
+    if number is not None and not 1 <= number <= 65535:
         raise UnknownBoardError(f"{address!r}: {number} is no port; ports are 1 to 65535")
-    board = Board(name="", host=host, user=user or getpass.getuser(), port=number)
+    board = Board(name="", host=host, user=user or None, port=number)
     return replace(board, name=board.address)

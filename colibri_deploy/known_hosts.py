@@ -121,7 +121,7 @@ class KnownHosts:
 
 def _known_as(board: Board) -> str:
     host = board.host.lower()
-    return host if board.port == SSH_PORT else f"[{host}]:{board.port}"
+    return host if board.port in (None, SSH_PORT) else f"[{host}]:{board.port}"
 
 
 def _fingerprint(blob: bytes) -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import logging
 import select
 import socket
@@ -17,7 +18,7 @@ from typing import Self
 
 import paramiko
 
-from colibri_deploy.board import Board
+from colibri_deploy.board import SSH_PORT, Board
 from colibri_deploy.errors import AuthenticationError, BoardConnectionError, FileMissingError
 from colibri_deploy.known_hosts import KnownHosts
 
@@ -147,8 +148,9 @@ class Connection:
 
 
 def _dial(board: Board) -> socket.socket:
+    port = board.port or SSH_PORT
     try:
-        sock = socket.create_connection((board.host, board.port), CONNECT_SECONDS)
+        sock = socket.create_connection((board.host, port), CONNECT_SECONDS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
     except TimeoutError as error:
@@ -162,7 +164,7 @@ def _dial(board: Board) -> socket.socket:
         ) from error
     except OSError as error:
         raise BoardConnectionError(
-            f"{board.name} cannot be reached at port {board.port}: {error.strerror or error}"
+            f"{board.name} cannot be reached at port {port}: {error.strerror or error}"
         ) from error
 
 
@@ -195,7 +197,7 @@ def _log_in(transport: paramiko.Transport, board: Board) -> None:
     with contextlib.closing(paramiko.Agent()) as agent:
         for name, key in _keys(board, agent):
             try:
-                transport.auth_publickey(board.user, key)
+                transport.auth_publickey(board.user or getpass.getuser(), key)
             except paramiko.BadAuthenticationType as error:
                 raise AuthenticationError(
                     f"{board.name} takes no keys, only {', '.join(error.allowed_types)}: "

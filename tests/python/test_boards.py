@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,8 +55,8 @@ def test_a_good_file_is_read(boards_yaml: Callable[[str], Path]) -> None:
         "shelf-pi": Board(
             name="shelf-pi",
             host="shelf-pi.example",
-            user=getpass.getuser(),
-            port=22,
+            user=None,
+            port=None,
             target="rpi5",
             key=None,
             workdir=".local/share/colibri",
@@ -117,17 +116,17 @@ def test_a_wrong_file_is_told_file_line_and_field(
 @pytest.mark.parametrize(
     ("address", "user", "host", "port"),
     [
-        ("user@192.0.2.10", "user", "192.0.2.10", 22),
+        ("user@192.0.2.10", "user", "192.0.2.10", None),
         ("user@192.0.2.10:2222", "user", "192.0.2.10", 2222),
-        ("desk-orin.example", getpass.getuser(), "desk-orin.example", 22),
-        ("first last@desk-orin", "first last", "desk-orin", 22),
-        ("u@h@desk-orin", "u@h", "desk-orin", 22),
+        ("desk-orin.example", None, "desk-orin.example", None),
+        ("first last@desk-orin", "first last", "desk-orin", None),
+        ("u@h@desk-orin", "u@h", "desk-orin", None),
         ("user@[2001:db8::10]:2222", "user", "2001:db8::10", 2222),
-        ("user@2001:db8::10", "user", "2001:db8::10", 22),
-        ("user@[fe80::1%eth0]", "user", "fe80::1%eth0", 22),
+        ("user@2001:db8::10", "user", "2001:db8::10", None),
+        ("user@[fe80::1%eth0]", "user", "fe80::1%eth0", None),
     ],
 )
-def test_addresses(address: str, user: str, host: str, port: int) -> None:
+def test_addresses(address: str, user: str | None, host: str, port: int | None) -> None:
     board = parse_address(address)
     assert (board.user, board.host, board.port) == (user, host, port)
     assert parse_address(board.address) == board
