@@ -24,31 +24,50 @@ def _tuple(value: object) -> object:
 
 
 class _Facts(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
 
 
 class MemoryBandwidth(_Facts):
     """What the board's memory moves by its data sheet; the measured roof is lower."""
 
-    gb_per_s: float = Field(gt=0)  # 1e9 bytes a second
+    gb_per_s: float = Field(gt=0)
+    """1e9 bytes a second."""
     source: str = Field(min_length=1)
+    """Where the number comes from, with the arithmetic."""
 
 
 class TargetFile(_Facts):
     """What targets/<name>.yaml may say."""
 
     description: str = Field(min_length=1)
-    arch: Literal["aarch64", "riscv64", "x86_64", "native"]  # native: that of this machine
+    """The board's name, as its maker writes it."""
+    arch: Literal["aarch64", "riscv64", "x86_64", "native"]
+    """The architecture; native: that of this machine."""
     cpu: str | None = None
-    # ISA levels to build; empty: all that the engine has for the architecture. Targets of one
-    # architecture share a compilation as long as they name the same levels.
+    """Cores and their architecture."""
     isas: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()
-    expected_isa: str | None = None  # the level that the engine should choose on the board
-    ram_gib: Annotated[tuple[int, ...], BeforeValidator(_tuple)] = ()  # the variants sold
+    """ISA levels to build; none: all that the engine has for the architecture. Targets of one
+    architecture share a compilation as long as they name the same levels."""
+    expected_isa: str | None = None
+    """The level that the engine should choose on the board."""
+    ram_gib: Annotated[tuple[int, ...], BeforeValidator(_tuple)] = ()
+    """The variants that are sold, in GiB."""
     memory_bandwidth: MemoryBandwidth | None = None
     page_bytes: Literal[4096, 16384, 65536] | None = None
-    qemu_cpu: str | None = None  # model for qemu-user and qemu-system that stands in for it
+    """Page size of the usual kernel, in bytes."""
+    kernel: str | None = None
+    """Linux versions of the maker's images, as far as known."""
+    devicetree: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()
+    """Strings of the device tree's root `compatible` by which such a board is recognised; those
+    of the chip may stand in several files."""
+    qemu_cpu: str | None = None
+    """Model for qemu-user and qemu-system that stands in for the CPU."""
+    sources: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()
+    """Where the other facts come from."""
     caveats: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()
+    """What somebody who deploys to such a board should know."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,7 @@ def load_targets(root: Path) -> dict[str, Target]:
 
     Raises TargetFileError for the first file that is not valid.
     """
-    files = sorted((root / "targets").glob("*.yaml"))
+    files = sorted((root / "targets").glob("*.yaml"), key=lambda path: path.stem)
     return {path.stem: load_target(path) for path in files}
 
 

@@ -55,6 +55,12 @@ def read_yaml(
         raise raises(problems[0], details="\n".join(problems[1:])) from error
 
 
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of the files that `read_yaml` reads as a `model`, for editors."""
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": dialect, **model.model_json_schema()}
+
+
 def _explain(problem: ErrorDetails, model: type[BaseModel]) -> str:
     if problem["type"] == "extra_forbidden":
         fields = _model_at(model, problem["loc"]).model_fields

@@ -12,7 +12,8 @@ from rich.table import Table
 from colibri_deploy.cli.console import print_json, stdout_console
 from colibri_deploy.errors import ColibriDeployError
 from colibri_deploy.resources import engine_root
-from colibri_deploy.targets import Target, load_targets
+from colibri_deploy.targets import Target, TargetFile, load_targets
+from colibri_deploy.yaml_file import json_schema
 
 
 def complete_target(
@@ -30,10 +31,13 @@ def complete_target(
     ]
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
-def targets(as_json: bool) -> None:
+@click.pass_context
+def targets(ctx: click.Context, as_json: bool) -> None:
     """List the kinds of board that the engine is built for."""
+    if ctx.invoked_subcommand is not None:
+        return
     known = load_targets(engine_root()).values()
     if as_json:
         print_json([_record(target) for target in known])
@@ -44,6 +48,12 @@ def targets(as_json: bool) -> None:
     for target in known:
         table.add_row(*_row(target))
     stdout_console().print(table)
+
+
+@targets.command()
+def schema() -> None:
+    """Print the JSON Schema of target files, for editors."""
+    print_json(json_schema(TargetFile))
 
 
 def _record(target: Target) -> dict[str, object]:

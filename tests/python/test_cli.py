@@ -32,29 +32,37 @@ def test_targets_lists_every_target_once() -> None:
     assert done.status == 0
     rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
     assert [row[:3] for row in rows[2:]] == [
+        ["bpi-f3", "riscv64", "rvv"],
         ["haswell", "x86_64", "avx2"],
         ["host", machine_arch(), "best"],
         ["jetson-orin", "aarch64", "neon_dotprod"],
+        ["jetson-orin-nano", "aarch64", "neon_dotprod"],
+        ["licheepi4a", "riscv64", "scalar"],
+        ["milkv-jupiter", "riscv64", "rvv"],
+        ["rk3588", "aarch64", "neon_dotprod"],
         ["rpi-cm4", "aarch64", "neon"],
+        ["rpi4", "aarch64", "neon"],
         ["rpi5", "aarch64", "neon_dotprod"],
         ["visionfive2", "riscv64", "scalar"],
         ["x86-64", "x86_64", "sse42"],
+        ["x86-avx512", "x86_64", "avx512_vnni"],
     ]
 
 
 def test_targets_as_json() -> None:
-    orin = json.loads(deploy("targets", "--json").stdout)[2]
+    orin = json.loads(deploy("targets", "--json").stdout)[3]
     assert orin["name"] == "jetson-orin"
     assert orin["memory_bandwidth"]["gb_per_s"] == 204.8
     assert orin["ram_gib"] == [32, 64]
 
 
 def test_an_unknown_target_is_one_line_and_code_20() -> None:
-    done = deploy("build", "--target", "rpi4")
+    done = deploy("build", "--target", "rpi-5")
     assert (done.status, done.stdout) == (20, "")
     assert done.stderr == (
-        "error: no target 'rpi4': did you mean 'rpi5'? targets are "
-        "haswell, host, jetson-orin, rpi-cm4, rpi5, visionfive2, x86-64\n"
+        "error: no target 'rpi-5': did you mean 'rpi5'? targets are "
+        "bpi-f3, haswell, host, jetson-orin, jetson-orin-nano, licheepi4a, milkv-jupiter, "
+        "rk3588, rpi-cm4, rpi4, rpi5, visionfive2, x86-64, x86-avx512\n"
     )
 
 
@@ -88,8 +96,8 @@ def test_a_dry_run_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("colibri-deploy build --target rp", ["rpi-cm4", "rpi5"]),
-        ("colibri-deploy build --target x", ["x86-64"]),
+        ("colibri-deploy build --target rp", ["rpi-cm4", "rpi4", "rpi5"]),
+        ("colibri-deploy build --target x", ["x86-64", "x86-avx512"]),
         ("colibri-deploy tar", ["targets"]),
     ],
 )
@@ -148,8 +156,8 @@ def model(small_model: Path) -> str:
 
 @pytest.mark.parametrize(
     "words",
-    ["targets", "targets --json", "inspect M", "inspect M --json", "verify M", "completion bash",
-     "build --all --dry-run", "--help", "build --help", "--version"],
+    ["targets", "targets --json", "targets schema", "inspect M", "inspect M --json", "verify M",
+     "completion bash", "build --all --dry-run", "--help", "build --help", "--version"],
 )  # fmt: skip
 def test_results_that_nobody_takes_are_one_line_and_code_3(words: str, model: str) -> None:
     """A full disk, as a redirection meets it."""
@@ -166,7 +174,7 @@ def through_shell(script: str, *args: str | Path, **env: str) -> Completed:
 
 
 def test_an_error_that_nobody_takes_keeps_its_code() -> None:
-    assert through_shell('exec "$@" 2>/dev/full', "build", "--target", "rpi4").status == 20
+    assert through_shell('exec "$@" 2>/dev/full', "build", "--target", "rpi-5").status == 20
     assert through_shell('exec "$@" >/dev/full 2>&1', "targets").status == 3
 
 

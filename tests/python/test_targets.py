@@ -4,11 +4,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
 from colibri_deploy.errors import TargetFileError, UnknownTargetError
+from colibri_deploy.process import Completed, run
 from colibri_deploy.targets import load_target, load_targets, machine_arch, select
 
 GOOD = """\
@@ -25,26 +32,93 @@ page_bytes: 4096
 
 def test_the_shipped_targets_and_their_architectures(root: Path) -> None:
     assert {name: target.arch for name, target in load_targets(root).items()} == {
+        "bpi-f3": "riscv64",
         "haswell": "x86_64",
         "host": machine_arch(),
         "jetson-orin": "aarch64",
+        "jetson-orin-nano": "aarch64",
+        "licheepi4a": "riscv64",
+        "milkv-jupiter": "riscv64",
+        "rk3588": "aarch64",
         "rpi-cm4": "aarch64",
+        "rpi4": "aarch64",
         "rpi5": "aarch64",
         "visionfive2": "riscv64",
         "x86-64": "x86_64",
+        "x86-avx512": "x86_64",
     }
 
 
 def test_the_cpu_models_that_stand_in_for_the_boards(root: Path) -> None:
     assert {name: target.facts.qemu_cpu for name, target in load_targets(root).items()} == {
+        "bpi-f3": "rv64,v=true,vext_spec=v1.0,vlen=256",
         "haswell": "Haswell",
         "host": None,
         "jetson-orin": "cortex-a76",
+        "jetson-orin-nano": "cortex-a76",
+        "licheepi4a": "rv64",
+        "milkv-jupiter": "rv64,v=true,vext_spec=v1.0,vlen=256",
+        "rk3588": "cortex-a76",
         "rpi-cm4": "cortex-a72",
+        "rpi4": "cortex-a72",
         "rpi5": "cortex-a76",
         "visionfive2": "rv64",
         "x86-64": "Nehalem",
+        "x86-avx512": None,  # QEMU emulates none
     }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bpi-f3", "jetson-orin", "jetson-orin-nano", "licheepi4a", "milkv-jupiter", "rk3588",
+     "rpi-cm4", "rpi4", "rpi5", "visionfive2"],
+)  # fmt: skip
+def test_on_its_emulated_cpu_the_engine_chooses_the_expected_level(
+    name: str, root: Path, run_engine: Callable[..., Completed]
+) -> None:
+    target = load_targets(root)[name]
+    done = run_engine(target.arch, "--version", cpu=target.facts.qemu_cpu)
+    assert f"isa chosen: {target.facts.expected_isa}" in done.stdout.splitlines()
+
+
+def test_every_bandwidth_is_the_arithmetic_of_its_source(root: Path) -> None:
+    checked = []
+    for name, target in load_targets(root).items():
+        bandwidth = target.facts.memory_bandwidth
+        sums = re.search(r"(\d+) MT/s x (\d+) bits / 8 = ", bandwidth.source) if bandwidth else None
+        if bandwidth and sums:
+            checked.append(name)
+            assert bandwidth.gb_per_s == round(int(sums[1]) * int(sums[2]) / 8000, 1)
+    assert checked == [
+        "bpi-f3", "jetson-orin", "licheepi4a", "milkv-jupiter", "rk3588", "rpi-cm4", "rpi4",
+        "rpi5", "visionfive2",
+    ]  # fmt: skip
+
+
+def test_a_string_of_the_device_tree_that_two_targets_share_is_the_chips(root: Path) -> None:
+    owners: dict[str, list[str]] = {}
+    for name, target in load_targets(root).items():
+        for compatible in target.facts.devicetree:
+            owners.setdefault(compatible, []).append(name)
+    assert {compatible: names for compatible, names in owners.items() if len(names) > 1} == {
+        "brcm,bcm2711": ["rpi-cm4", "rpi4"],
+        "nvidia,tegra234": ["jetson-orin", "jetson-orin-nano"],
+        "spacemit,k1": ["bpi-f3", "milkv-jupiter"],
+        "spacemit,k1-x": ["bpi-f3", "milkv-jupiter"],
+    }
+
+
+def test_the_schema_takes_every_shipped_target_and_refuses_wrong_ones(root: Path) -> None:
+    schema = json.loads(run([sys.executable, "-m", "colibri_deploy", "targets", "schema"]).stdout)
+    validator = Draft202012Validator(schema)
+    validator.check_schema(schema)
+    for path in (root / "targets").glob("*.yaml"):
+        validator.validate(yaml.safe_load(path.read_text()))
+    good = yaml.safe_load(GOOD)
+    for wrong in ({"arch": "arm"}, {"page_size": 4096}, {"ram_gib": ["8"]}, {"page_bytes": 8192}):
+        assert not validator.is_valid(good | wrong)
+    assert not validator.is_valid({"arch": "aarch64"})
+    assert schema["properties"]["page_bytes"]["description"].startswith("Page size of the usual")
 
 
 def test_a_good_file_is_read(tmp_path: Path) -> None:
@@ -113,6 +187,7 @@ def test_an_unknown_target_is_told_the_nearest_one(root: Path) -> None:
         select(load_targets(root), "jetson")
     assert caught.value.message == (
         "no target 'jetson': did you mean 'jetson-orin'? targets are "
-        "haswell, host, jetson-orin, rpi-cm4, rpi5, visionfive2, x86-64"
+        "bpi-f3, haswell, host, jetson-orin, jetson-orin-nano, licheepi4a, milkv-jupiter, "
+        "rk3588, rpi-cm4, rpi4, rpi5, visionfive2, x86-64, x86-avx512"
     )
     assert caught.value.exit_code == 20
