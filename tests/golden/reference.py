@@ -29,7 +29,10 @@ F = np.float32
 CHUNK = 256  # positions in a chunk of attention
 DTYPES = ("f32", "f16", "bf16", "q8", "q4", "mxfp4", "u8")
 SIZES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}
-PAIR_SIZES = {"q8": 1088, "q4": 576}
+PAIR_SIZES = {"q8": 1088, "q4": 576, "mxfp4": 576}
+SCALE_TYPES = {"q8": "f16", "q4": "f16", "mxfp4": "bf16"}
+MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], F)
+KV_TYPES = ("f32", "f16", "q8")
 CONFIG_KEYS = set(
     "config_version architecture n_layers hidden_size n_heads n_kv_heads head_dim ffn_size "
     "vocab_size n_experts top_k max_positions sliding_window norm_eps attention_scale rope_scale "
@@ -45,9 +48,16 @@ def check(condition: bool, message: str) -> None:
 # ---- The two files ----
 
 
+def widened(raw: npt.NDArray[np.uint8], dtype: str) -> F32:
+    """Stored f32, f16 or bf16, exactly."""
+    if dtype == "bf16":
+        return (raw.view("<u2").astype(np.uint32) << 16).view(F)
+    return raw.view("<f2" if dtype == "f16" else "<f4").astype(F)
+
+
 @dataclass
 class Blocks:
-    """A q8 or q4 matrix: integers (blocks, rows, 32) held as float32, scales (blocks, rows)."""
+    """A q8, q4 or mxfp4 matrix: integers (blocks, rows, 32) held as f32, scales (blocks, rows)."""
 
     integers: F32
     scales: F32
@@ -106,23 +116,21 @@ class Model:
         tiles = -(-s.rows // 16)
         if s.dtype in PAIR_SIZES:
             pairs = raw.reshape(tiles, -1, PAIR_SIZES[s.dtype])
-            scales = np.ascontiguousarray(pairs[:, :, :64]).view("<f2").astype(F)
+            scales = widened(np.ascontiguousarray(pairs[:, :, :64]), SCALE_TYPES[s.dtype])
             scales = scales.reshape(tiles, -1, 2, 16).transpose(1, 2, 0, 3)
             packed = np.ascontiguousarray(pairs[:, :, 64:])
-            if s.dtype == "q4":
-                packed = packed.reshape(-1, 64)  # to the 64 low halves, then the 64 high ones
-                integers = np.concatenate([packed % 16, packed // 16], axis=1).astype(F) - F(8)
-            else:
+            if s.dtype == "q8":
                 integers = packed.view(np.int8).astype(F)
+            else:
+                packed = packed.reshape(-1, 64)  # to the 64 low halves, then the 64 high ones
+                codes = np.concatenate([packed % 16, packed // 16], axis=1)
+                integers = MXFP4[codes] if s.dtype == "mxfp4" else codes.astype(F) - F(8)
             integers = integers.reshape(tiles, -1, 2, 8, 16, 4).transpose(1, 2, 0, 4, 3, 5)
             return Blocks(
                 integers.reshape(-1, tiles * 16, 32)[:, : s.rows],
                 scales.reshape(-1, tiles * 16)[:, : s.rows],
             )
-        if s.dtype == "bf16":
-            values = (raw.view("<u2").astype(np.uint32) << 16).view(F)
-        else:
-            values = raw.view("<f2" if s.dtype == "f16" else "<f4").astype(F)
+        values = widened(raw, s.dtype)
         if s.tiled:
             values = values.reshape(tiles, -1, 16).transpose(1, 0, 2).reshape(-1, tiles * 16)
             return np.ascontiguousarray(values[: s.cols, : s.rows])
@@ -147,7 +155,7 @@ def load_sections(data: npt.NDArray[np.uint8]) -> dict[str, Section]:
         name = entry[0].rstrip(b"\0").decode("ascii")
         check(entry[1] < len(DTYPES) and entry[2] < 2 and name not in sections, f"{name}: entry")
         s = Section(name, DTYPES[entry[1]], entry[2] == 1, *entry[3:])
-        check(s.dtype != "mxfp4" and (s.tiled or s.dtype not in PAIR_SIZES), f"{name}: dtype")
+        check(s.tiled or s.dtype not in PAIR_SIZES, f"{name}: dtype")
         check(s.item_size == s.implied_size(), f"{name}: item size")
         check(s.first_crc == next_crc, f"{name}: first_crc")
         for i in range(s.n_layers * s.n_experts):
@@ -189,13 +197,13 @@ def sum16(x: F32) -> F32:
 
 
 def quantise(x: F32) -> tuple[F32, F32]:
-    """The integers (blocks, 32), held as float32, and the scales (blocks) of a vector."""
-    blocks = np.zeros((-(-len(x) // 32), 32), F)
-    blocks.reshape(-1)[: len(x)] = x
-    amax = np.max(np.abs(blocks), axis=1)  # NaN if one is
+    """The integers (..., blocks, 32), held as float32, and the scales (..., blocks) of vectors."""
+    blocks = np.zeros((*x.shape[:-1], -(-x.shape[-1] // 32), 32), F)
+    blocks.reshape(*x.shape[:-1], -1)[..., : x.shape[-1]] = x
+    amax = np.max(np.abs(blocks), axis=-1)  # NaN if one is
     normal = np.isfinite(amax) & (amax >= F(2.0**-100))
     divisor = np.where(normal, amax, F(1))
-    q = np.where(normal[:, None], np.rint(blocks * (F(127) / divisor)[:, None]), F(0))
+    q = np.where(normal[..., None], np.rint(blocks * (F(127) / divisor)[..., None]), F(0))
     scale = np.where(normal, divisor / F(127), np.where(np.isfinite(amax), F(0), F(math.nan)))
     return q, scale
 
@@ -266,10 +274,48 @@ class State:
     def __init__(self, model: Model, kv: str, capacity: int) -> None:
         c = model.config
         self.model, self.position = model, 0
-        self.kv_type = np.float16 if kv == "f16" else np.float32
-        self.keys = np.zeros((c["n_layers"], c["n_kv_heads"], c["head_dim"], capacity), F)
-        self.values = np.zeros((c["n_layers"], c["n_kv_heads"], capacity, c["head_dim"]), F)
+        self.kv = kv
+        shape = (c["n_layers"], c["n_kv_heads"], capacity)
+        self.keys = np.zeros((*shape, c["head_dim"]), F)  # the integers, if kv is q8
+        self.values = np.zeros_like(self.keys)
+        self.key_scales = np.zeros((*shape, -(-c["head_dim"] // 32)), F)  # q8 only
+        self.value_scales = np.zeros_like(self.key_scales)
         self.eps = F(c["norm_eps"])
+
+    def store(self, layer: int, keys: F32, values: F32) -> None:
+        """Put the keys and values (heads, dim) of the current position into the cache."""
+        at = layer, slice(None), self.position
+        if self.kv == "q8":
+            dim = keys.shape[1]
+            (keys, key_scales), (values, self.value_scales[at]) = quantise(keys), quantise(values)
+            self.key_scales[at] = key_scales.astype(np.float16)
+            keys, values = (one.reshape(len(one), -1)[:, :dim] for one in (keys, values))
+        kv_type = np.float16 if self.kv == "f16" else F
+        self.keys[at], self.values[at] = keys.astype(kv_type), values.astype(kv_type)
+
+    def scores(self, layer: int, q: F32, start: int, end: int) -> F32:
+        """The s (key/value heads, heads of each, end - start) of the queries."""
+        keys, s = self.keys[layer, :, start:end], np.zeros((*q.shape[:2], end - start), F)
+        if self.kv == "q8":
+            integers, scales = quantise(q)
+            for block in range(scales.shape[2]):
+                part = keys[:, :, 32 * block : 32 * block + 32]
+                # Exact in any order, as in `linear`.
+                dots = np.matmul(integers[:, :, block, : part.shape[2]], part.swapaxes(1, 2))
+                key_scales = self.key_scales[layer, :, None, start:end, block]
+                s += dots * (key_scales * scales[:, :, block, None])
+        else:
+            for d in range(q.shape[2]):
+                s += keys[:, None, :, d] * q[:, :, d, None]
+        return s
+
+    def weighted(self, layer: int, j: int, e: F32) -> F32:
+        """The terms of oc (key/value heads, heads of each, dim) of position j, for its e."""
+        values = self.values[layer, :, None, j]
+        if self.kv != "q8":
+            return values * e[:, :, None]
+        scales: F32 = np.repeat(self.value_scales[layer, :, j], 32, axis=1)[:, : values.shape[2]]
+        return values * (e[:, :, None] * scales[:, None])
 
     def attend(self, layer: int, q: F32) -> F32:
         """The heads' outputs for the queries q (key/value heads, heads of each, dim)."""
@@ -278,15 +324,13 @@ class State:
         merged: tuple[F32, F32, F32] | None = None
         for start in range(low // CHUNK * CHUNK, p + 1, CHUNK):
             end = min(p + 1, start + CHUNK)
-            s = np.zeros((*q.shape[:2], end - start), F)
-            for d in range(q.shape[2]):
-                s += self.keys[layer, :, None, d, start:end] * q[:, :, d, None]
+            s = self.scores(layer, q, start, end)
             valid = np.arange(start, end) >= low
             mc: F32 = np.max(s[:, :, valid], axis=2, keepdims=True)
             e = np.where(valid, exp(s - mc), F(0))
             lc, oc = sum16(e)[:, :, None], np.zeros_like(q)
             for j in range(start, end):  # the product with an e of 0 is NaN if v is not finite
-                oc += self.values[layer, :, None, j] * e[:, :, j - start, None]
+                oc += self.weighted(layer, j, e[:, :, j - start])
             if merged is None:
                 merged = mc, lc, oc
             else:
@@ -308,8 +352,7 @@ class State:
             a, b = np.split(x, 2, axis=1)
             return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
 
-        self.keys[layer, :, :, p] = rotate(heads("attention_k")).astype(self.kv_type)
-        self.values[layer, :, p] = heads("attention_v").astype(self.kv_type)
+        self.store(layer, rotate(heads("attention_k")), heads("attention_v"))
         q = rotate(heads("attention_q")) * F(c["attention_scale"])
         o = self.attend(layer, q.reshape(c["n_kv_heads"], -1, c["head_dim"]))
         return linear(model.matrix("attention_o", layer), o.reshape(-1))
@@ -399,7 +442,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="directory with model.bin and config.json")
     parser.add_argument("--tokens", required=True, help="the prompt as ids, comma separated")
     parser.add_argument("--num_tokens", type=int, default=8)
-    parser.add_argument("--kv", choices=("f32", "f16"), help="default: f16 with any q8 or q4")
+    parser.add_argument("--kv", choices=KV_TYPES, help="default: f16 with any integers")
     parser.add_argument("--ignore_eos", action="store_true")
     args = parser.parse_args()
     model = load(args.model)
