@@ -311,11 +311,11 @@ class State:
 
     def weighted(self, layer: int, j: int, e: F32) -> F32:
         """The terms of oc (key/value heads, heads of each, dim) of position j, for its e."""
-        values = self.values[layer, :, None, j]
-        if self.kv != "q8":
-            return values * e[:, :, None]
-        scales: F32 = np.repeat(self.value_scales[layer, :, j], 32, axis=1)[:, : values.shape[2]]
-        return values * (e[:, :, None] * scales[:, None])
+        weights = e[:, :, None]
+        if self.kv == "q8":
+            scales = np.repeat(self.value_scales[layer, :, None, j], 32, axis=2)
+            weights = weights * scales[:, :, : self.values.shape[3]]
+        return self.values[layer, :, None, j] * weights
 
     def attend(self, layer: int, q: F32) -> F32:
         """The heads' outputs for the queries q (key/value heads, heads of each, dim)."""
