@@ -56,7 +56,7 @@ struct job {
     double work; // 1e9 bytes or operations of all items
 
     const uint8_t *w; // tiles, or the memory to read
-    enum { F32, F16, BF16, Q8, Q4 } dtype;
+    enum { F32, F16, BF16, Q8, Q4, MXFP4 } dtype;
     int n_tiles, n; // tiles of an item; vectors
     size_t tile_bytes;
     const struct clb_cache *cache;
@@ -73,8 +73,10 @@ static void matrix_item(void *context, int item, int worker)
     const uint8_t *w = j->w + (size_t)item * (size_t)j->n_tiles * j->tile_bytes;
     float *out = y + (size_t)worker * BATCH * 64;
     if (j->dtype >= Q8)
-        (j->dtype == Q8 ? kernels.q8_q8_mm : kernels.q4_q8_mm)(
-            out, 64, w, j->tile_bytes, j->n_tiles, &vectors, COLS / 64, j->n);
+        (j->dtype == Q8   ? kernels.q8_q8_mm
+         : j->dtype == Q4 ? kernels.q4_q8_mm
+                          : kernels.mxfp4_q8_mm)(out, 64, w, j->tile_bytes, j->n_tiles, &vectors,
+                                                 COLS / 64, j->n);
     else
         (j->dtype == F32 ? kernels.f32_f32_mm
          : j->dtype == F16
@@ -120,6 +122,12 @@ static void dot_q4_item(void *context, int item, int worker)
     sink = roof->dot_q4(vectors.q, PEAK_ROUNDS);
 }
 
+static void dot_mxfp4_item(void *context, int item, int worker)
+{
+    (void)context, (void)item, (void)worker;
+    sink = roof->dot_mxfp4(vectors.q, PEAK_ROUNDS);
+}
+
 static double run(struct job *j)
 {
     double start = seconds();
@@ -150,11 +158,11 @@ static void measure(struct job *j, struct job *r, bool json, bool first)
     fflush(stdout);
 }
 
-static void fill_cache(struct clb_cache *c, bool f16)
+static void fill_cache(struct clb_cache *c, colibri_kv type)
 {
     colibri_error error;
     float scratch[2 * DIM];
-    if (clb_cache_create(c, 1, HEADS, DIM, POSITIONS, f16, &error)) {
+    if (clb_cache_create(c, 1, HEADS, DIM, POSITIONS, type, &error)) {
         fprintf(stderr, "kernels: %s\n", error.message);
         exit(9);
     }
@@ -167,24 +175,31 @@ static void allocate_attention(void)
 {
     for (int i = 0; i < n_threads; i++) {
         struct clb_attention *a = &attend[i];
-        float **all[] = {&a->queries, &a->scores,     &a->part,       &a->out,       &a->max,
-                         &a->sum,     &a->old_factor, &a->new_factor, &a->chunk_max, &a->chunk_sum};
+        float **all[] = {&a->queries.f32, &a->scores,     &a->scaled,     &a->part,
+                         &a->out,         &a->max,        &a->sum,        &a->old_factor,
+                         &a->new_factor,  &a->chunk_max,  &a->chunk_sum};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
             *all[k] = allocate(BATCH * CLB_CHUNK * sizeof(float));
             memset(*all[k], 0, BATCH * CLB_CHUNK * sizeof(float));
         }
+        a->queries.stride = DIM;
+        a->queries.q8 = vectors;
+        a->queries.q8.stride = DIM;
     }
 }
 
 static void measure_all(size_t bytes, bool json)
 {
-    static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4"};
-    static const size_t pair_bytes[] = {4096, 2048, 2048, CLB_Q8_PAIR_BYTES, CLB_Q4_PAIR_BYTES};
+    static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4", "mxfp4"};
+    static const size_t pair_bytes[] = {4096, 2048, 2048, CLB_Q8_PAIR_BYTES, CLB_Q4_PAIR_BYTES,
+                                        CLB_MXFP4_PAIR_BYTES};
+    static const clb_item_fn roofs[] = {muladd_item, muladd_item, muladd_item,
+                                        dot_item,    dot_q4_item, dot_mxfp4_item};
     uint8_t *w = allocate(bytes);
     memset(w, 0x3c, bytes); // a normal number in every type
     bool first = true;
     for (int batch = 1; batch <= BATCH; batch += BATCH - 1)
-        for (int d = F32; d <= Q4; d++) {
+        for (int d = F32; d <= MXFP4; d++) {
             char name[64];
             size_t tile = COLS / 64 * pair_bytes[d];
             struct job j = {.name = name, .fn = matrix_item, .w = w, .n_tiles = 4, .n = batch};
@@ -198,29 +213,23 @@ static void measure_all(size_t bytes, bool json)
             double gigabytes = 1e-9 * (double)tile * 4 * j.n_items;
             double operations = 2e-9 * COLS * 64 * (double)j.n_items * batch;
             struct job r = j;
-            r.fn = batch == 1 ? read_item
-                   : d == Q8  ? dot_item
-                   : d == Q4  ? dot_q4_item
-                              : muladd_item;
+            r.fn = batch == 1 ? read_item : roofs[d];
             j.unit = batch == 1 ? "GB/s" : "Gop/s";
             j.work = batch == 1 ? gigabytes : operations;
             r.work = gigabytes;
             if (batch > 1) {
                 r.n_items = n_threads;
-                r.work = 2e-9 *
-                         (d == Q4   ? 1024
-                          : d == Q8 ? 512
-                                    : 128) *
-                         (double)PEAK_ROUNDS * n_threads;
+                r.work = 2e-9 * (d < Q8 ? 128 : d == Q8 ? 512 : 1024) * (double)PEAK_ROUNDS * n_threads;
             }
             snprintf(name, sizeof name, "%s %s", names[d],
                      batch == 1 ? "matrix x vector" : "matrix x 32 vectors");
             measure(&j, &r, json, first);
             first = false;
         }
-    for (int f16 = 0; f16 < 2; f16++) {
+    for (colibri_kv kv = COLIBRI_KV_F32; kv <= COLIBRI_KV_Q8; kv++) {
+        static const char *const kvs[] = {"", "f32", "f16", "q8"};
         struct clb_cache cache;
-        fill_cache(&cache, f16);
+        fill_cache(&cache, kv);
         for (int n = 1; n <= BATCH / GROUP; n += BATCH / GROUP - 1) {
             char name[64];
             struct job j = {.name = name, .fn = attention_item, .cache = &cache, .n = n};
@@ -229,8 +238,7 @@ static void measure_all(size_t bytes, bool json)
             j.work = 4e-9 * DIM * POSITIONS * GROUP * (double)n * j.n_items;
             struct job r = {.fn = muladd_item, .n_items = n_threads};
             r.work = 256e-9 * (double)PEAK_ROUNDS * n_threads;
-            snprintf(name, sizeof name, "attention %s, %d token%s", f16 ? "f16" : "f32", n,
-                     n > 1 ? "s" : "");
+            snprintf(name, sizeof name, "attention %s, %d token%s", kvs[kv], n, n > 1 ? "s" : "");
             measure(&j, &r, json, false);
         }
         clb_cache_free(&cache);

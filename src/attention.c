@@ -79,14 +79,13 @@ void clb_attend(struct clb_attention *a, const struct clb_cache *c, const struct
         if (n_positions > CLB_CHUNK)
             n_positions = CLB_CHUNK;
         int n_tiles = (n_positions + CLB_TILE_ROWS - 1) / CLB_TILE_ROWS;
-        clb_cache_scores(c, k, layer, head, chunk, n_tiles, a->queries, (size_t)c->padded, rows,
-                         a->scores);
+        clb_cache_scores(c, k, layer, head, chunk, n_tiles, &a->queries, rows, a->scores);
         for (int r = 0; r < rows; r++) {
             int lo, hi;
             valid_range(first_position + r / group, window, chunk, &lo, &hi);
             weigh(a, k, r, lo, hi, n_positions);
         }
-        clb_cache_mix(c, k, layer, head, chunk, n_positions, a->scores, rows, a->part);
+        clb_cache_mix(c, k, layer, head, chunk, n_positions, a->scores, rows, a->scaled, a->part);
         merge(a, k, rows, c->padded);
     }
     for (int r = 0; r < rows; r++) {

@@ -12,8 +12,9 @@ enum { CLB_BLOCK_ROWS = 32 };
 
 // What one worker needs. Rows are queries: tokens of the block times heads of the group.
 struct clb_attention {
-    float *queries; // (rows, padded) rotated and scaled
+    struct clb_acts queries; // (rows, head_dim) rotated and scaled
     float *scores;  // (rows, CLB_CHUNK)
+    float *scaled;  // (rows, CLB_CHUNK) for clb_cache_mix
     float *part;    // (rows, padded) output of one chunk
     float *out;     // (rows, padded) merged output, not yet divided by `sum`
     float *max, *sum;          // (rows)

@@ -9,20 +9,28 @@
 #include <sys/mman.h>
 
 int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int head_dim,
-                     int n_positions, bool f16, colibri_error *error)
+                     int n_positions, colibri_kv type, colibri_error *error)
 {
+    const size_t bytes[] = {[COLIBRI_KV_F32] = 4, [COLIBRI_KV_F16] = 2, [COLIBRI_KV_Q8] = 1};
     *c = (struct clb_cache){
-        .f16 = f16,
+        .type = type,
         .n_kv_heads = n_kv_heads,
         .head_dim = head_dim,
         .padded = (int)clb_round_up((uint64_t)head_dim, CLB_TILE_ROWS),
         .n_chunks = (n_positions + CLB_CHUNK - 1) / CLB_CHUNK,
-        .value_bytes = f16 ? 2 : 4,
     };
-    c->chunk_bytes = (size_t)c->padded * CLB_CHUNK * c->value_bytes;
+    const size_t elements = (size_t)c->padded, pairs = (elements + CLB_TILE_COLS - 1) / CLB_TILE_COLS;
+    c->key_tile_bytes = type == COLIBRI_KV_Q8 ? pairs * CLB_Q8_PAIR_BYTES
+                                              : elements * CLB_TILE_ROWS * bytes[type];
+    c->value_tile_bytes = (size_t)CLB_CHUNK * CLB_TILE_ROWS * bytes[type];
+    c->values_at = CLB_CHUNK / CLB_TILE_ROWS * c->key_tile_bytes;
+    c->scales_at = c->values_at + elements / CLB_TILE_ROWS * c->value_tile_bytes;
+    c->chunk_bytes = c->scales_at;
+    if (type == COLIBRI_KV_Q8)
+        c->chunk_bytes += (elements + CLB_BLOCK - 1) / CLB_BLOCK * CLB_CHUNK * sizeof(float);
     uint64_t size;
     bool fits = clb_mul((uint64_t)n_layers * (uint64_t)n_kv_heads, (uint64_t)c->n_chunks, &size) &&
-                clb_mul(size, 2 * (uint64_t)c->chunk_bytes, &size) && size <= SIZE_MAX;
+                clb_mul(size, (uint64_t)c->chunk_bytes, &size) && size <= SIZE_MAX;
     // Pages come zeroed, and only when they are written to.
     void *data = !fits ? MAP_FAILED
                        : mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE,
@@ -33,8 +41,7 @@ int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int head
                          n_positions);
     c->data = data;
     c->size = (size_t)size;
-    CLB_LOG("cache: %zu bytes at %p, %s, %d positions", c->size, data, f16 ? "f16" : "f32",
-            n_positions);
+    CLB_LOG("cache: %zu bytes at %p, %d positions", c->size, data, n_positions);
     return 0;
 }
 
@@ -45,26 +52,71 @@ void clb_cache_free(struct clb_cache *c)
     c->data = NULL;
 }
 
-// Keys of one head in one chunk; its values follow.
-static uint8_t *chunk_keys(const struct clb_cache *c, int layer, int head, int chunk)
+// What one head has in one chunk.
+static uint8_t *find_chunk(const struct clb_cache *c, int layer, int head, int chunk)
 {
     size_t heads = (size_t)layer * (size_t)c->n_kv_heads + (size_t)head;
-    return c->data + 2 * (heads * (size_t)c->n_chunks + (size_t)chunk) * c->chunk_bytes;
+    return c->data + (heads * (size_t)c->n_chunks + (size_t)chunk) * c->chunk_bytes;
+}
+
+static float *value_scales(const struct clb_cache *c, uint8_t *chunk, int block)
+{
+    return (float *)(void *)(chunk + c->scales_at) + (size_t)block * CLB_CHUNK;
+}
+
+// A vector of the head in blocks of 32, within scratch.
+static struct clb_q8 quantise(const struct clb_cache *c, const struct clb_kernels *k,
+                              const float *x, float *scratch)
+{
+    const size_t n = (size_t)clb_round_up((uint64_t)c->head_dim, CLB_TILE_COLS);
+    float *after = scratch + n;
+    struct clb_q8 q = {(int8_t *)(void *)(after + 2 * n / CLB_BLOCK), after,
+                       (int32_t *)(void *)(after + n / CLB_BLOCK), n};
+    memcpy(scratch, x, (size_t)c->head_dim * sizeof *x);
+    memset(scratch + c->head_dim, 0, (n - (size_t)c->head_dim) * sizeof *x);
+    k->f32_q8_quantize(q.q, q.scale, q.sum, scratch, (int)n);
+    return q;
+}
+
+static void put_q8(struct clb_cache *c, const struct clb_kernels *k, uint8_t *chunk, int at,
+                   const float *key, const float *value, float *scratch)
+{
+    const int row = at % CLB_TILE_ROWS;
+    uint8_t *tile = chunk + (size_t)(at / CLB_TILE_ROWS) * c->key_tile_bytes;
+    struct clb_q8 q = quantise(c, k, key, scratch);
+    for (size_t b = 0; b < q.stride / CLB_BLOCK; b++) {
+        uint8_t *pair = tile + b / 2 * CLB_Q8_PAIR_BYTES;
+        uint8_t *line = pair + CLB_LINE_BYTES + b % 2 * CLB_Q8_BLOCK_BYTES + 4 * row;
+        uint16_t scale = clb_f32_to_f16(q.scale[b]);
+        memcpy(pair + b % 2 * CLB_LINE_BYTES / 2 + 2 * row, &scale, sizeof scale);
+        for (size_t i = 0; i < CLB_BLOCK; i += 4, line += CLB_LINE_BYTES)
+            memcpy(line, q.q + b * CLB_BLOCK + i, 4);
+    }
+    q = quantise(c, k, value, scratch);
+    for (int i = 0; i < c->padded; i++) {
+        tile = chunk + c->values_at + (size_t)(i / CLB_TILE_ROWS) * c->value_tile_bytes;
+        tile[at * CLB_TILE_ROWS + i % CLB_TILE_ROWS] = (uint8_t)q.q[i];
+        value_scales(c, chunk, i / CLB_BLOCK)[at] = q.scale[i / CLB_BLOCK];
+    }
 }
 
 void clb_cache_put(struct clb_cache *c, const struct clb_kernels *k, int layer, int head,
                    int position, const float *key, const float *value, float *scratch)
 {
     int at = position % CLB_CHUNK;
-    uint8_t *keys = chunk_keys(c, layer, head, position / CLB_CHUNK);
+    uint8_t *chunk = find_chunk(c, layer, head, position / CLB_CHUNK);
+    if (c->type == COLIBRI_KV_Q8) {
+        put_q8(c, k, chunk, at, key, value, scratch);
+        return;
+    }
     // keys: tile of 16 positions, then element, then position
     size_t key_at = (size_t)(at / CLB_TILE_ROWS) * (size_t)c->padded * CLB_TILE_ROWS +
                     (size_t)(at % CLB_TILE_ROWS);
     // values: tile of 16 elements, then position, then element
     size_t value_at = (size_t)at * CLB_TILE_ROWS;
-    if (!c->f16) {
-        float *to_keys = (float *)(void *)keys + key_at;
-        float *to_values = (float *)(void *)(keys + c->chunk_bytes) + value_at;
+    if (c->type == COLIBRI_KV_F32) {
+        float *to_keys = (float *)(void *)chunk + key_at;
+        float *to_values = (float *)(void *)(chunk + c->values_at) + value_at;
         for (int i = 0; i < c->head_dim; i++) {
             to_keys[i * CLB_TILE_ROWS] = key[i];
             to_values[i / CLB_TILE_ROWS * CLB_CHUNK * CLB_TILE_ROWS + i % CLB_TILE_ROWS] = value[i];
@@ -73,8 +125,8 @@ void clb_cache_put(struct clb_cache *c, const struct clb_kernels *k, int layer, 
     }
     // Copied first: what follows a head in `key` belongs to the worker of the next one.
     uint16_t *half = (uint16_t *)(void *)(scratch + c->padded);
-    uint16_t *to_keys = (uint16_t *)(void *)keys + key_at;
-    uint16_t *to_values = (uint16_t *)(void *)(keys + c->chunk_bytes) + value_at;
+    uint16_t *to_keys = (uint16_t *)(void *)chunk + key_at;
+    uint16_t *to_values = (uint16_t *)(void *)(chunk + c->values_at) + value_at;
     memcpy(scratch, key, (size_t)c->head_dim * sizeof *key);
     k->f32_f16_convert(half, scratch, c->padded);
     for (int i = 0; i < c->head_dim; i++)
@@ -86,21 +138,37 @@ void clb_cache_put(struct clb_cache *c, const struct clb_kernels *k, int layer, 
 }
 
 void clb_cache_scores(const struct clb_cache *c, const struct clb_kernels *k, int layer, int head,
-                      int chunk, int n_tiles, const float *queries, size_t q_stride, int n,
-                      float *out)
+                      int chunk, int n_tiles, const struct clb_acts *queries, int n, float *out)
 {
-    size_t tile_bytes = (size_t)c->padded * CLB_TILE_ROWS * c->value_bytes;
-    (c->f16 ? k->f16_f32_mm : k->f32_f32_mm)(out, CLB_CHUNK, chunk_keys(c, layer, head, chunk),
-                                             tile_bytes, n_tiles, queries, q_stride, c->head_dim,
-                                             n);
+    const uint8_t *keys = find_chunk(c, layer, head, chunk);
+    if (c->type == COLIBRI_KV_Q8)
+        k->q8_q8_mm(out, CLB_CHUNK, keys, c->key_tile_bytes, n_tiles, &queries->q8,
+                    (int)(queries->stride / CLB_TILE_COLS), n);
+    else
+        (c->type == COLIBRI_KV_F16 ? k->f16_f32_mm : k->f32_f32_mm)(
+            out, CLB_CHUNK, keys, c->key_tile_bytes, n_tiles, queries->f32, queries->stride,
+            c->head_dim, n);
 }
 
 void clb_cache_mix(const struct clb_cache *c, const struct clb_kernels *k, int layer, int head,
-                   int chunk, int n_positions, const float *weights, int n, float *out)
+                   int chunk, int n_positions, const float *weights, int n, float *scratch,
+                   float *out)
 {
-    size_t tile_bytes = (size_t)CLB_CHUNK * CLB_TILE_ROWS * c->value_bytes;
-    const uint8_t *values = chunk_keys(c, layer, head, chunk) + c->chunk_bytes;
-    (c->f16 ? k->f16_f32_mm : k->f32_f32_mm)(out, (size_t)c->padded, values, tile_bytes,
-                                             c->padded / CLB_TILE_ROWS, weights, CLB_CHUNK,
-                                             n_positions, n);
+    uint8_t *data = find_chunk(c, layer, head, chunk);
+    const uint8_t *values = data + c->values_at;
+    const int n_tiles = c->padded / CLB_TILE_ROWS;
+    if (c->type != COLIBRI_KV_Q8) {
+        (c->type == COLIBRI_KV_F16 ? k->f16_f32_mm : k->f32_f32_mm)(
+            out, (size_t)c->padded, values, c->value_tile_bytes, n_tiles, weights, CLB_CHUNK,
+            n_positions, n);
+        return;
+    }
+    // The scale of a position's block is a factor of its weight: two tiles share one.
+    const int used = (int)clb_round_up((uint64_t)n_positions, CLB_TILE_ROWS);
+    for (int tile = 0; tile < n_tiles; tile += 2, values += 2 * c->value_tile_bytes) {
+        for (size_t row = 0; row < (size_t)n * CLB_CHUNK; row += CLB_CHUNK)
+            k->f32_mul(scratch + row, weights + row, value_scales(c, data, tile / 2), used);
+        k->i8_f32_mm(out + tile * CLB_TILE_ROWS, (size_t)c->padded, values, c->value_tile_bytes,
+                     n_tiles - tile < 2 ? 1 : 2, scratch, CLB_CHUNK, n_positions, n);
+    }
 }

@@ -69,7 +69,12 @@ typedef struct colibri_info {
 } colibri_info;
 void colibri_model_info(const colibri_model *model, colibri_info *info);
 
-typedef enum colibri_kv { COLIBRI_KV_AUTO, COLIBRI_KV_F32, COLIBRI_KV_F16 } colibri_kv;
+typedef enum colibri_kv {
+    COLIBRI_KV_AUTO,
+    COLIBRI_KV_F32,
+    COLIBRI_KV_F16,
+    COLIBRI_KV_Q8,
+} colibri_kv;
 
 // One row of logits, handed to the callback. Valid during the call only.
 typedef struct colibri_step {

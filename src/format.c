@@ -88,12 +88,11 @@ static uint64_t item_size(const struct clb_section *s)
     if (s->layout == CLB_TILES) {
         rows = clb_round_up(rows, CLB_TILE_ROWS);
         cols = clb_round_up(cols, CLB_TILE_COLS);
-        uint64_t pair_bytes = s->dtype == CLB_Q8   ? CLB_Q8_PAIR_BYTES
-                              : s->dtype == CLB_Q4 ? CLB_Q4_PAIR_BYTES
-                                                   : 0;
-        if (pair_bytes)
-            return clb_mul(rows / CLB_TILE_ROWS, cols / CLB_TILE_COLS * pair_bytes, &size) ? size
-                                                                                           : 0;
+        if (clb_is_quantised(s->dtype)) {
+            uint64_t pairs = cols / CLB_TILE_COLS;
+            uint64_t pair_bytes = s->dtype == CLB_Q8 ? CLB_Q8_PAIR_BYTES : CLB_Q4_PAIR_BYTES;
+            return clb_mul(rows / CLB_TILE_ROWS, pairs * pair_bytes, &size) ? size : 0;
+        }
         if (s->dtype == CLB_U8)
             return 0;
     }

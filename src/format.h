@@ -14,11 +14,17 @@ enum clb_dtype {
     CLB_BF16,
     CLB_Q8,
     CLB_Q4,
-    CLB_MXFP4, // reserved
+    CLB_MXFP4,
     CLB_U8,
     CLB_N_DTYPES
 };
 enum clb_layout { CLB_ROWS, CLB_TILES };
+
+// Integers with a scale for each row and block of columns, in tiles.
+static inline bool clb_is_quantised(enum clb_dtype dtype)
+{
+    return dtype == CLB_Q8 || dtype == CLB_Q4 || dtype == CLB_MXFP4;
+}
 
 extern const char *const clb_dtype_names[CLB_N_DTYPES];
 

@@ -42,7 +42,7 @@ static int check_input(const struct colibri_model *m, const colibri_infer_option
     if (o->threads < 0 || o->threads > MAX_THREADS)
         return clb_error(error, COLIBRI_ERROR_USAGE, "%d threads, expected 1 to %d", o->threads,
                          MAX_THREADS);
-    if (o->kv != COLIBRI_KV_AUTO && o->kv != COLIBRI_KV_F32 && o->kv != COLIBRI_KV_F16)
+    if ((unsigned)o->kv > COLIBRI_KV_Q8)
         return clb_error(error, COLIBRI_ERROR_USAGE, "%d is no type of the key/value cache",
                          (int)o->kv);
     if (n_tokens > (size_t)c->max_positions || o->n_tokens > c->max_positions - (int)n_tokens)
@@ -94,7 +94,7 @@ static int report(struct call *c, int row, int position, bool choose, bool promp
         return clb_error(c->error, COLIBRI_ERROR_NUMERIC,
                          "NaN or Inf in the logits at position %d: the weights are damaged or "
                          "overflow; check the model with --verify%s",
-                         position, c->state.cache.f16 ? ", or try --kv f32" : "");
+                         position, c->state.cache.type != COLIBRI_KV_F32 ? ", or try --kv f32" : "");
     if (choose) {
         step.token = *token;
         step.eos = is_eos(c, *token);
@@ -156,7 +156,7 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
         kv = m->quantised ? COLIBRI_KV_F16 : COLIBRI_KV_F32;
     int n = (int)n_tokens, batch = o->batch ? o->batch : DEFAULT_BATCH;
     rc = clb_state_create(&c.state, m, batch < n ? batch : n, o->threads ? o->threads : 1,
-                          n + o->n_tokens, o->every_logit, kv == COLIBRI_KV_F16, error);
+                          n + o->n_tokens, o->every_logit, kv, error);
     c.state.options = o;
     c.state.user = user;
     int32_t token = -1, generated = 0;

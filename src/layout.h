@@ -18,7 +18,13 @@ enum {
     CLB_Q8_PAIR_BYTES = CLB_LINE_BYTES + 2 * CLB_Q8_BLOCK_BYTES,
     CLB_Q4_BLOCK_BYTES = 256, // 4 lines of 16 rows by 8 columns
     CLB_Q4_PAIR_BYTES = CLB_LINE_BYTES + 2 * CLB_Q4_BLOCK_BYTES,
+    CLB_MXFP4_BLOCK_BYTES = CLB_Q4_BLOCK_BYTES, // codes lie as the integers of q4 do
+    CLB_MXFP4_PAIR_BYTES = CLB_Q4_PAIR_BYTES,
 };
+
+// Twice the values of the codes of mxfp4 (e2m1: sign, two bits of exponent, one of mantissa).
+static const int8_t clb_mxfp4_codes[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                           0, -1, -2, -3, -4, -6, -8, -12};
 
 static inline uint32_t clb_bits(float a)
 {

@@ -226,7 +226,7 @@ static int print_json(const struct output *out, const colibri_model *model, cons
     printf("{\"version\": \"%s\", \"architecture\": \"%s\", \"isa\": \"%s\", \"threads\": %d, "
            "\"kv\": \"%s\", \"prompt_ids\": [",
            colibri_version(), info.architecture, info.isa, threads,
-           stats->kv == COLIBRI_KV_F16 ? "f16" : "f32");
+           clb_kv_names[stats->kv]);
     print_ids(", ", prompt, n_prompt);
     printf("], \"ids\": [");
     print_ids(", ", out->ids, out->n_ids);
@@ -274,7 +274,7 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
         puts("");
     }
     if (!rc && o->logits_hash)
-        printf("logits_hash: clb1:%s kv:%s\n", hex, stats->kv == COLIBRI_KV_F16 ? "f16" : "f32");
+        printf("logits_hash: clb1:%s kv:%s\n", hex, clb_kv_names[stats->kv]);
     return rc;
 }
 

@@ -34,11 +34,6 @@ static inline const uint8_t *clb_matrix_item(const struct clb_matrix *m, int lay
     return m->data + (uint64_t)layer * m->layer_stride + (uint64_t)expert * m->expert_stride;
 }
 
-static inline bool clb_matrix_quantised(const struct clb_matrix *m)
-{
-    return m->dtype == CLB_Q8 || m->dtype == CLB_Q4;
-}
-
 // y (n, y_stride) = rows 16 * tile .. 16 * (tile + n_tiles) of the item times vectors
 // first .. first + n of x. All 16 rows of the last tile are written.
 void clb_matrix_mm(const struct clb_kernels *k, const struct clb_matrix *m, const uint8_t *item,

@@ -29,8 +29,8 @@ static bool type_allowed(const struct want *w, const struct clb_section *s)
         return true;
     if (w->types == ONLY_F32)
         return false;
-    bool integers = s->dtype == CLB_Q8 || s->dtype == CLB_Q4;
-    return s->dtype == CLB_F16 || s->dtype == CLB_BF16 || (w->types == ANY && integers);
+    return s->dtype == CLB_F16 || s->dtype == CLB_BF16 ||
+           (w->types == ANY && clb_is_quantised(s->dtype));
 }
 
 static int bind(struct colibri_model *m, const struct want *w, const char *path,
@@ -57,7 +57,7 @@ static int bind(struct colibri_model *m, const struct want *w, const char *path,
         *w->vector = (struct clb_vector){clb_item(&m->file, s, 0, 0), s->layer_stride};
     if (w->matrix) {
         clb_matrix_init(w->matrix, &m->file, s);
-        m->quantised |= clb_matrix_quantised(w->matrix);
+        m->quantised |= clb_is_quantised(s->dtype);
     }
     return 0;
 }

@@ -28,7 +28,7 @@ static const struct option {
     {"nll", 0, FLAG, AT(nll), "print the mean negative log likelihood of the prompt and stop"},
     {"logits_hash", 0, FLAG, AT(logits_hash), "print the hash of all logits at the end"},
     {"trace_routing", "FILE", TEXT, AT(trace_routing), "write each token's experts, as JSON lines"},
-    {"kv", "TYPE", TEXT, AT(kv_name), "key/value cache: f32, f16 (default: f16 for q8, q4)"},
+    {"kv", "TYPE", TEXT, AT(kv_name), "key/value cache: f32, f16, q8, auto (f16 for integer weights)"},
     {"batch", "N", NUMBER, AT(batch), "prompt tokens per step (default 32)"},
     {"threads", "N", NUMBER, AT(threads), "threads (default: one per CPU)"},
     {"isa", "LEVEL", TEXT, AT(isa), "kernels to use, see --version (default: the best usable)"},
@@ -39,6 +39,8 @@ static const struct option {
     {"version", 0, FLAG, AT(version), "version, ISA levels and CPU features"},
     {"help", 0, FLAG, AT(help), "this text"},
 };
+const char *const clb_kv_names[] = {"auto", "f32", "f16", "q8", NULL};
+
 enum { N_OPTIONS = sizeof options / sizeof *options };
 
 void clb_options_help(void)
@@ -101,13 +103,13 @@ static int choice(const char *given, const char *const *names)
 static int check(struct clb_options *o, colibri_error *error)
 {
     static const char *const formats[] = {"text", "ids", "json", NULL};
-    static const char *const kvs[] = {"", "f32", "f16", NULL}; // by colibri_kv, AUTO first
-    int format = choice(o->format_name, formats), kv = choice(o->kv_name, kvs);
+    int format = choice(o->format_name, formats), kv = choice(o->kv_name, clb_kv_names);
     if (format < 0)
         return clb_error(error, COLIBRI_ERROR_USAGE, "--format is %s, expected text, ids or json",
                          o->format_name);
-    if (kv < 0 || (o->kv_name && !kv))
-        return clb_error(error, COLIBRI_ERROR_USAGE, "--kv is %s, expected f32 or f16", o->kv_name);
+    if (kv < 0)
+        return clb_error(error, COLIBRI_ERROR_USAGE, "--kv is %s, expected auto, f32, f16 or q8",
+                         o->kv_name);
     o->format = (enum clb_output)format;
     o->kv = (colibri_kv)kv;
     int prompts = !!o->prompt + !!o->prompt_file + !!o->tokens;

@@ -20,6 +20,8 @@ struct clb_options {
     bool tokenize, ignore_eos, logits, nll, logits_hash, use_mlock, verify, version, help;
 };
 
+extern const char *const clb_kv_names[]; // by colibri_kv; NULL ends them
+
 // Options may be spelled with - or _, their values given as --name VALUE or --name=VALUE.
 int clb_options_parse(struct clb_options *o, int argc, char **argv, colibri_error *error);
 void clb_options_help(void); // to stdout

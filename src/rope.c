@@ -42,12 +42,3 @@ void clb_rope_angles(float *sines, float *cosines, const float *inv_freq, int ha
         cosines[i] = cosines[i] * scale;
     }
 }
-
-void clb_rope_rotate(float *x, const float *sines, const float *cosines, int half)
-{
-    for (int i = 0; i < half; i++) {
-        float a = x[i], b = x[i + half];
-        x[i] = a * cosines[i] - b * sines[i];
-        x[i + half] = b * cosines[i] + a * sines[i];
-    }
-}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Colibri authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotary position embeddings (Su et al., RoFormer, 2021), halves rotated.
+// Angles of rotary position embeddings (Su et al., RoFormer, 2021); kernels rotate.
 #ifndef CLB_ROPE_H
 #define CLB_ROPE_H
 
@@ -10,8 +10,5 @@
 // sines and cosines (half) of position * inv_freq[i], times `scale`.
 void clb_rope_angles(float *sines, float *cosines, const float *inv_freq, int half, int position,
                      float scale);
-
-// Rotates x[i] with x[i + half]; x (2 * half).
-void clb_rope_rotate(float *x, const float *sines, const float *cosines, int half);
 
 #endif

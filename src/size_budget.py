@@ -16,7 +16,7 @@ from pathlib import Path
 # Bytes. The whole is what a board's flash pays: the stripped file.
 WHOLE = 204_800
 BUDGET = {"libc": 76_000, "engine": 46_000, "tokenizer": 20_000, "program": 12_000}
-LEVEL_BUDGET = 20_000
+LEVEL_BUDGET = 24_000
 
 _SECTION = re.compile(r"\s*[0-9a-f]+\s+[0-9a-f]+\s+([0-9a-f]+)\s+\d+ (\s*)(\S.*)$")
 _UNLOADED = ("bss", "tbss", "comment", "shstrtab", "symtab", "strtab", "debug")

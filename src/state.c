@@ -52,11 +52,14 @@ static void take_routes(struct arena *a, struct clb_routes *r, size_t slots, siz
     r->chosen_weight = take(a, slots, sizeof *r->chosen_weight);
 }
 
-static void take_attention(struct arena *a, struct clb_attention *w, size_t rows, size_t padded)
+static void take_attention(struct arena *a, struct clb_attention *w, size_t rows, int head_dim,
+                           bool q8)
 {
+    size_t padded = (size_t)clb_round_up((uint64_t)head_dim, CLB_TILE_ROWS);
     size_t padded_rows = (size_t)clb_round_up(rows, 16);
-    w->queries = take_floats(a, rows * padded);
+    w->queries = take_acts(a, rows, head_dim, q8);
     w->scores = take_floats(a, rows * CLB_CHUNK);
+    w->scaled = q8 ? take_floats(a, rows * CLB_CHUNK) : NULL;
     w->part = take_floats(a, rows * padded);
     w->out = take_floats(a, rows * padded);
     float **per_row[] = {&w->max,        &w->sum,       &w->old_factor,
@@ -65,7 +68,7 @@ static void take_attention(struct arena *a, struct clb_attention *w, size_t rows
         *per_row[i] = take_floats(a, padded_rows);
 }
 
-static void take_all(struct arena *a, struct clb_state *s, int threads)
+static void take_all(struct arena *a, struct clb_state *s, int threads, colibri_kv cache)
 {
     const struct colibri_model *m = s->model;
     const struct clb_config *c = &m->config;
@@ -82,13 +85,13 @@ static void take_all(struct arena *a, struct clb_state *s, int threads)
     s->q = take_floats(a, n * s->q_stride);
     s->k = take_floats(a, n * s->kv_stride);
     s->v = take_floats(a, n * s->kv_stride);
-    s->attention = take_acts(a, n, q, clb_matrix_quantised(&m->o));
+    s->attention = take_acts(a, n, q, clb_is_quantised(m->o.dtype));
     s->sines = take_floats(a, n * (size_t)c->head_dim / 2);
     s->cosines = take_floats(a, n * (size_t)c->head_dim / 2);
     s->router_logits = take_floats(a, n * s->router_stride);
     take_routes(a, &s->routes, slots, experts);
     s->gathered = take_acts(a, slots, c->hidden_size, m->quantised);
-    s->gate = take_acts(a, slots, c->ffn_size, clb_matrix_quantised(&m->down));
+    s->gate = take_acts(a, slots, c->ffn_size, clb_is_quantised(m->down.dtype));
     s->up = take_floats(a, slots * s->gate.stride);
     s->moe = take_floats(a, n * s->h.stride);
     s->logits = take_floats(a, (size_t)s->logit_rows * s->logits_stride);
@@ -97,10 +100,10 @@ static void take_all(struct arena *a, struct clb_state *s, int threads)
     size_t rows = (size_t)(group > CLB_BLOCK_ROWS ? group : CLB_BLOCK_ROWS);
     s->attend = take(a, (size_t)threads, sizeof *s->attend);
     s->scratch = take(a, (size_t)threads, sizeof *s->scratch);
-    size_t padded = (size_t)clb_round_up((uint64_t)c->head_dim, CLB_TILE_ROWS);
+    size_t padded = (size_t)clb_round_up((uint64_t)c->head_dim, CLB_TILE_COLS);
     for (int i = 0; i < threads; i++) {
         struct clb_attention w;
-        take_attention(a, &w, rows, padded);
+        take_attention(a, &w, rows, c->head_dim, cache == COLIBRI_KV_Q8);
         float *scratch = take_floats(a, n * CLB_TILE_COLS + 2 * padded);
         if (a->base) {
             s->attend[i] = w;
@@ -110,7 +113,7 @@ static void take_all(struct arena *a, struct clb_state *s, int threads)
 }
 
 int clb_state_create(struct clb_state *s, const struct colibri_model *m, int batch, int threads,
-                     int n_positions, bool every_logit, bool f16, colibri_error *error)
+                     int n_positions, bool every_logit, colibri_kv kv, colibri_error *error)
 {
     const struct clb_config *c = &m->config;
     memset(s, 0, sizeof *s);
@@ -118,7 +121,7 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m, int bat
     s->batch = batch;
     s->logit_rows = every_logit ? batch : 1;
     struct arena a = {0};
-    take_all(&a, s, threads);
+    take_all(&a, s, threads, kv);
     size_t size = a.used;
     if (posix_memalign(&s->arena, CLB_ALIGN, size)) {
         s->arena = NULL;
@@ -127,10 +130,10 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m, int bat
     }
     memset(s->arena, 0, size);
     a = (struct arena){.base = s->arena};
-    take_all(&a, s, threads);
+    take_all(&a, s, threads, kv);
     CLB_LOG("call: %zu bytes of buffers for batches of %d tokens, %d threads", size, batch,
             threads);
-    int rc = clb_cache_create(&s->cache, c->n_layers, c->n_kv_heads, c->head_dim, n_positions, f16,
+    int rc = clb_cache_create(&s->cache, c->n_layers, c->n_kv_heads, c->head_dim, n_positions, kv,
                               error);
     return rc ? rc : clb_pool_create(&s->pool, threads, error);
 }

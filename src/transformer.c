@@ -96,7 +96,7 @@ static void store_item(void *context, int head, int worker)
         float *key = s->k + (size_t)t * s->kv_stride + (size_t)head * (size_t)dim;
         const float *value = s->v + (size_t)t * s->kv_stride + (size_t)head * (size_t)dim;
         size_t angles = (size_t)t * (size_t)half;
-        clb_rope_rotate(key, s->sines + angles, s->cosines + angles, half);
+        st->kernels->f32_rope_half(key, s->sines + angles, s->cosines + angles, half);
         clb_cache_put(&s->cache, st->kernels, st->layer, head, st->first_position + t, key, value,
                       s->scratch[worker]);
     }
@@ -115,12 +115,14 @@ static void attend_item(void *context, int item, int worker)
     size_t padded = (size_t)s->cache.padded;
     for (int r = 0; r < n * group; r++) {
         int t = first + r / group, h = head * group + r % group;
-        float *q = a->queries + (size_t)r * padded;
+        float *q = a->queries.f32 + (size_t)r * a->queries.stride;
         size_t angles = (size_t)t * (size_t)half;
         memcpy(q, s->q + (size_t)t * s->q_stride + (size_t)h * (size_t)dim,
                (size_t)dim * sizeof *q);
-        clb_rope_rotate(q, s->sines + angles, s->cosines + angles, half);
+        st->kernels->f32_rope_half(q, s->sines + angles, s->cosines + angles, half);
         st->kernels->f32_scale(q, q, c->attention_scale, (int)padded);
+        if (a->queries.q8.q)
+            quantise(st, &a->queries, (size_t)r, 0, a->queries.stride);
     }
     clb_attend(a, &s->cache, st->kernels, st->layer, head, st->first_position + first, n, group,
                c->sliding_window);
@@ -337,7 +339,7 @@ static int route(struct step *st, colibri_error *error)
                              "NaN or Inf in the router of layer %d at position %d: the weights "
                              "are damaged or overflow; check the model with --verify%s",
                              st->layer, st->first_position + t,
-                             s->cache.f16 ? ", or try --kv f32" : "");
+                             s->cache.type != COLIBRI_KV_F32 ? ", or try --kv f32" : "");
     }
     clb_router_group(r, st->n, c->n_experts, top_k);
     log_routes(st, top_k);

@@ -43,7 +43,7 @@ struct clb_state {
 };
 
 int clb_state_create(struct clb_state *s, const struct colibri_model *m, int batch, int threads,
-                     int n_positions, bool every_logit, bool f16, colibri_error *error);
+                     int n_positions, bool every_logit, colibri_kv kv, colibri_error *error);
 void clb_state_free(struct clb_state *s); // a zeroed one is fine
 
 // Feeds n <= batch tokens at positions first_position, ...; then s->logits holds the logits of the

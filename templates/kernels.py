@@ -17,6 +17,10 @@ LEVELS: dict[str, tuple[str, ...]] = {
 }
 
 
+# Operations that take so little of a call's time that only the weakest level has them.
+COLD_OPS = ("layer_norm", "gelu", "rope_pairs")
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One entry of `struct clb_kernels`: a C function `clb_<name>_<level>`."""
@@ -30,6 +34,8 @@ class Kernel:
 
 _MATRIX = "float *y, size_t y_stride, const void *w, size_t tile_bytes, int n_tiles, "
 _FLOAT_MM = _MATRIX + "const float *x, size_t x_stride, int n_cols, int n"
+_INT_MM = _MATRIX + "const struct clb_q8 *x, int n_pairs, int n"
+_ROPE = "float *x, const float *sines, const float *cosines, int half"
 
 KERNELS: tuple[Kernel, ...] = (
     Kernel(
@@ -41,18 +47,20 @@ KERNELS: tuple[Kernel, ...] = (
     ),
     Kernel("f16_f32_mm", "float_mm", _FLOAT_MM, "As f32_f32_mm with f16 weights."),
     Kernel("bf16_f32_mm", "float_mm", _FLOAT_MM, "As f32_f32_mm with bf16 weights."),
+    Kernel("i8_f32_mm", "float_mm", _FLOAT_MM, "As f32_f32_mm with signed 8-bit weights."),
     Kernel(
         "q8_q8_mm",
         "int_mm",
-        _MATRIX + "const struct clb_q8 *x, int n_pairs, int n",
+        _INT_MM,
         "As f32_f32_mm for q8 tiles of n_pairs * 64 columns and n quantised vectors.",
     ),
     Kernel(
         "q4_q8_mm",
         "int_mm",
-        _MATRIX + "const struct clb_q8 *x, int n_pairs, int n",
+        _INT_MM,
         "As q8_q8_mm for q4 tiles.",
     ),
+    Kernel("mxfp4_q8_mm", "int_mm", _INT_MM, "As q8_q8_mm for mxfp4 tiles."),
     Kernel(
         "f32_q8_quantize",
         "quantize",
@@ -73,11 +81,36 @@ KERNELS: tuple[Kernel, ...] = (
         "y[i] = x[i] / sqrt(mean of squares + eps) * w[i]; y may be x.",
     ),
     Kernel(
+        "f32_layer_norm",
+        "layer_norm",
+        "float *y, const float *x, const float *w, const float *b, int n, float eps",
+        """y[i] = (x[i] - mean) / sqrt(variance + eps) * w[i] + b[i]; y may be x.""",
+    ),
+    Kernel(
         "f32_silu_mul",
         "activation",
         "float *y, const float *gate, const float *up, int n",
         "y = silu(gate) * up; n is a multiple of 16; y may be gate.",
     ),
+    Kernel(
+        "f32_gelu",
+        "gelu",
+        "float *y, const float *x, int n",
+        "y = gelu(x) by the error function; n is a multiple of 16; y may be x.",
+    ),
+    Kernel(
+        "f32_gelu_tanh",
+        "gelu",
+        "float *y, const float *x, int n",
+        "As f32_gelu by the approximation with tanh.",
+    ),
+    Kernel(
+        "f32_rope_half",
+        "rope_half",
+        _ROPE,
+        "Rotates x[i] with x[i + half] for i < half; sines and cosines (half).",
+    ),
+    Kernel("f32_rope_pairs", "rope_pairs", _ROPE, "Rotates x[2 * i] with x[2 * i + 1]."),
     Kernel(
         "f32_exp",
         "softmax",
@@ -111,6 +144,12 @@ KERNELS: tuple[Kernel, ...] = (
         "blend",
         "float *y, const float *x, float a, int n",
         "y = x * a; n is a multiple of 16; y may be x.",
+    ),
+    Kernel(
+        "f32_mul",
+        "blend",
+        "float *y, const float *a, const float *b, int n",
+        "y = a * b; n is a multiple of 16; y may be a.",
     ),
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 import networks
-from kernels import KERNELS, LEVELS, OPS
+from kernels import COLD_OPS, KERNELS, LEVELS, OPS
 
 HERE = Path(__file__).resolve().parent
 
@@ -30,15 +30,17 @@ def _facts(level: str) -> dict[str, Any]:
 
     cflags: of the compiler; needs: CPU features beyond those of the levels before it, each a name
     and leaf, subleaf, register, bit (struct clb_feature); tokens: how many share one tile; tiles:
-    how many one token walks side by side; ops: which operations it has, all if it does not say.
+    how many one token walks side by side; ops: which operations it has, all but the cold ones if
+    it does not say.
     """
     facts: dict[str, Any] = _environment.get_template(f"isa/{level}.j2").module.facts  # type: ignore[attr-defined]
     return facts
 
 
 def _ops(level: str) -> list[str]:
-    ops: list[str] = _facts(level).get("ops", list(OPS))
-    return ops
+    ops: list[str] = _facts(level).get("ops", [op for op in OPS if op not in COLD_OPS])
+    weakest = any(levels[0] == level for levels in LEVELS.values())
+    return ops + (list(COLD_OPS) if weakest else [])
 
 
 def _render(template: str, **context: object) -> str:
