@@ -23,7 +23,7 @@ import numpy as np
 from colibri_deploy.checkpoint import Raw
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.families.family import Kind, Piece, WeightSection
-from colibri_deploy.gguf_file import split_q4_0, split_q8_0
+from colibri_deploy.gguf_file import split_mxfp4, split_q4_0, split_q8_0
 from colibri_deploy.gguf_source import is_gguf, open_gguf_source
 from colibri_deploy.hub_source import open_hub_source
 from colibri_deploy.model_config import ModelConfig
@@ -44,6 +44,7 @@ from colibri_deploy.tiles import (
     Layout,
     RangeError,
     is_exact,
+    pack_mxfp4_blocks,
     pack_q4_blocks,
     pack_q8_blocks,
     pack_rows,
@@ -51,7 +52,7 @@ from colibri_deploy.tiles import (
 )
 from colibri_deploy.upcycle import Upcycling, upcycle
 
-DTypeChoice: TypeAlias = Literal["keep", "f32", "f16", "bf16", "q8", "q4"]
+DTypeChoice: TypeAlias = Literal["keep", "f32", "f16", "bf16", "q8", "q4", "mxfp4"]
 DTYPE_CHOICES: tuple[str, ...] = get_args(DTypeChoice)
 
 _SHOWN = 5  # names in an error text
@@ -232,9 +233,9 @@ def _choose_dtype(
 ) -> tuple[DType, str]:
     """The smallest type that holds every matrix without loss, and a text that says why.
 
-    q8 if all are stored as Q8_0, q4 if all are as Q4_0, and none has its columns reordered, for
-    then integers and scales stay what they are. Otherwise it is a float type. Of f16 and bf16,
-    equal in size, the one goes first in which more is stored.
+    q8 if all are stored as Q8_0, q4 if all are as Q4_0, mxfp4 if all are as MXFP4, and none has its
+    columns reordered, for then integers and scales stay what they are. Otherwise it is a float
+    type. Of f16 and bf16, equal in size, the one goes first in which more is stored.
     """
     pieces = [(section, piece) for section in matrices for piece in _pieces(section)]
     stored: collections.Counter[DType | None] = collections.Counter()
@@ -269,7 +270,7 @@ def _transcoding_note(
     pieces = [piece for section in matrices for piece in _pieces(section)]
     n_kept = sum(_is_transcoded(source.tensors[piece.tensor], piece, chosen) for piece in pieces)
     if n_kept:
-        stored = f"{chosen.name}_0"
+        stored = chosen.name if chosen is DType.mxfp4 else f"{chosen.name}_0"
         yield f"{n_kept} of {len(pieces)} matrices are stored as {stored} and stay as they are"
 
 
@@ -327,9 +328,11 @@ def _write_section(
 
 
 def _packed_blocks(chunks: Iterator[Raw], dtype: DType) -> Iterator[ByteArray]:
-    """Stored blocks of Q8_0 or Q4_0 in tiles, the same integers and scales."""
+    """Stored blocks of Q8_0, Q4_0 or MXFP4 in tiles, the same integers and scales."""
     for raw in chunks:
-        if dtype is DType.q4:
+        if dtype is DType.mxfp4:
+            yield pack_mxfp4_blocks(*split_mxfp4(raw))
+        elif dtype is DType.q4:
             yield pack_q4_blocks(*split_q4_0(raw))
         else:
             yield pack_q8_blocks(*split_q8_0(raw))

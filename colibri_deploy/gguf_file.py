@@ -37,9 +37,11 @@ _SCALARS |= {12: "d"}
 _STRING, _ARRAY = 8, 9
 
 _EXACT = {"F32": DType.f32, "F16": DType.f16, "BF16": DType.bf16}
-_EXACT |= {"Q8_0": DType.q8, "Q4_0": DType.q4}
+_EXACT |= {"Q8_0": DType.q8, "Q4_0": DType.q4, "MXFP4": DType.mxfp4}
 _Q8_0_BYTES = 2 + BLOCK_COLS  # an f16 scale, then the integers
 _Q4_0_BYTES = 2 + BLOCK_COLS // 2  # the same; two integers a byte
+_MXFP4_BYTES = 1 + BLOCK_COLS // 2  # an exponent, then two codes a byte
+_MXFP4_BIAS = 128  # of the exponent, for elements of twice their value
 
 # Name, element type, shape and offset of a tensor
 _Entry: TypeAlias = tuple[str, str, tuple[int, ...], int]
@@ -116,8 +118,21 @@ def split_q4_0(raw: Raw) -> tuple[Raw, Raw]:
     The low halves of the bytes are the first 16 integers, the high halves the other 16.
     """
     blocks = np.ascontiguousarray(raw).reshape(len(raw), -1, _Q4_0_BYTES)
-    both = blocks[:, :, 2:]
-    return np.concatenate([both & np.uint8(15), both >> np.uint8(4)], axis=2), _scales(blocks)
+    return _halves(blocks[:, :, 2:]), _scales(blocks)
+
+
+def split_mxfp4(raw: Raw) -> tuple[Raw, FloatArray]:
+    """Stored rows of MXFP4 to codes [rows, blocks, 32] and float32 scales [rows, blocks].
+
+    The codes lie as the integers of Q4_0 do.
+    """
+    blocks = np.ascontiguousarray(raw).reshape(len(raw), -1, _MXFP4_BYTES)
+    exponents = blocks[:, :, 0].astype(np.int32) - _MXFP4_BIAS
+    return _halves(blocks[:, :, 1:]), np.ldexp(np.float32(1), exponents)
+
+
+def _halves(both: Raw) -> Raw:
+    return np.concatenate([both & np.uint8(15), both >> np.uint8(4)], axis=2)
 
 
 def _scales(blocks: Raw) -> Raw:

@@ -19,10 +19,13 @@ ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 TILE_ROWS = 16
 PAD_COLS = 64  # columns of a tile are padded to this multiple
-BLOCK_COLS = 32  # columns that share a scale of q8 or q4
+BLOCK_COLS = 32  # columns that share a scale of q8, q4 or mxfp4
 Q8_MAX = 127
 Q4_MIN, Q4_MAX = -8, 7
 Q4_ZERO = 8  # what is stored for 0
+# Between the codes 0 to 7, in units of the element; a tie goes to the even code.
+_MXFP4_BORDERS = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+_MXFP4_MIN_EXPONENT = -127
 
 
 class DType(enum.IntEnum):
@@ -45,10 +48,19 @@ class Layout(enum.IntEnum):
 
 
 ELEMENT_BYTES = {DType.f32: 4, DType.f16: 2, DType.bf16: 2, DType.u8: 1}
-BLOCK_DTYPES = (DType.q8, DType.q4)  # integers and scales; no layout but `tiles` holds them
+# Integers and scales; no layout but `tiles` holds them.
+BLOCK_DTYPES = (DType.q8, DType.q4, DType.mxfp4)
 TILE_DTYPES = (DType.f32, DType.f16, DType.bf16, *BLOCK_DTYPES)
-# Two blocks of 16 rows: 64 bytes of scales, then the integers.
-PAIR_BYTES = {DType.q8: 64 + 2 * 512, DType.q4: 64 + 2 * 256}
+# Two blocks of 16 rows: 64 bytes of scales, then the integers or codes.
+PAIR_BYTES = {DType.q8: 64 + 2 * 512, DType.q4: 64 + 2 * 256, DType.mxfp4: 64 + 2 * 256}
+_SCALE_DTYPES = {DType.q8: DType.f16, DType.q4: DType.f16, DType.mxfp4: DType.bf16}
+_CODE_INTEGERS = {
+    DType.q4: np.arange(-8, 8, dtype=np.float32),
+    DType.mxfp4: np.array(
+        [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32
+    ),
+}
+_STORED_ZERO = {DType.q8: 0, DType.q4: Q4_ZERO, DType.mxfp4: 0}
 
 
 class RangeError(ValueError):
@@ -143,6 +155,8 @@ def pack_tiles(values: FloatArray, dtype: DType) -> ByteArray:
         whole = np.zeros((rows, round_up(cols, BLOCK_COLS)), dtype=np.float32)
         whole[:, :cols] = values
         blocks = whole.reshape(rows, -1, BLOCK_COLS)
+        if dtype is DType.mxfp4:
+            return pack_mxfp4_blocks(*quantise_mxfp4(blocks))
         if dtype is DType.q4:
             return pack_q4_blocks(*quantise_q4(blocks))
         return pack_q8_blocks(*quantise_q8(blocks))
@@ -154,18 +168,18 @@ def pack_tiles(values: FloatArray, dtype: DType) -> ByteArray:
 
 
 def unpack_tiles(data: ByteArray, dtype: DType, rows: int, cols: int) -> FloatArray:
-    """The inverse of `pack_tiles`, to float32 [rows, cols]; q8 and q4 give integer times scale."""
+    """The inverse of `pack_tiles`, to float32 [rows, cols]; blocks give integer times scale."""
     n_tiles, padded_cols = round_up(rows, TILE_ROWS) // TILE_ROWS, round_up(cols, PAD_COLS)
     if dtype in BLOCK_DTYPES:
         pairs = data.reshape(n_tiles, padded_cols // PAD_COLS, PAIR_BYTES[dtype])
-        scales = np.ascontiguousarray(pairs[:, :, :64]).view("<f2").astype(np.float32)
+        scales = _floats(pairs[:, :, :64], _SCALE_DTYPES[dtype])
         packed = np.ascontiguousarray(pairs[:, :, 64:])
-        if dtype is DType.q4:
-            halves = packed.reshape(n_tiles, -1, 2, 4, 1, TILE_ROWS * 4)
-            both = np.concatenate([halves & np.uint8(15), halves >> np.uint8(4)], axis=4)
-            integers = both.astype(np.float32) - np.float32(Q4_ZERO)
-        else:
+        if dtype is DType.q8:
             integers = packed.view(np.int8).astype(np.float32)
+        else:
+            halves = packed.reshape(n_tiles, -1, 2, 4, 1, TILE_ROWS * 4)
+            codes = np.concatenate([halves & np.uint8(15), halves >> np.uint8(4)], axis=4)
+            integers = _CODE_INTEGERS[dtype][codes]
         blocks = integers.reshape(n_tiles, -1, 2, 8, TILE_ROWS, 4)
         # Both to (tile, row, pair, block of the pair, group of four columns, column of the group).
         products = (
@@ -210,6 +224,23 @@ def quantise_q4(blocks: FloatArray) -> tuple[ByteArray, npt.NDArray[np.float16]]
     return integers.astype(np.uint8), scales[..., 0]
 
 
+def quantise_mxfp4(blocks: FloatArray) -> tuple[ByteArray, FloatArray]:
+    """Finite float32 [..., 32] to codes [..., 32], 0 to 15, and scales [...], powers of two or 0.
+
+    Nothing is too large: what is beyond the largest element becomes that element.
+    """
+    amax = np.abs(blocks).max(axis=-1)
+    exponents = np.maximum(np.frexp(amax)[1] - 3, _MXFP4_MIN_EXPONENT)  # frexp's is one too large
+    # In float64 every quotient is exact.
+    elements = np.ldexp(np.abs(blocks).astype(np.float64), -exponents[..., None])
+    below = np.searchsorted(_MXFP4_BORDERS, elements, side="left")  # of equals the lower code
+    above = np.searchsorted(_MXFP4_BORDERS, elements, side="right")
+    codes = np.where(below % 2 == 0, below, above).astype(np.uint8)
+    codes |= np.where((blocks < 0) & (codes > 0), np.uint8(8), np.uint8(0))
+    scales = np.where(amax > 0, np.ldexp(np.float32(1), exponents - 1), np.float32(0))
+    return codes, scales.astype(np.float32)
+
+
 def pack_q8_blocks(integers: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> ByteArray:
     """Integers [rows, blocks, 32] and scales [rows, blocks] to the layout `tiles` of q8, as bytes.
 
@@ -226,7 +257,22 @@ def pack_q4_blocks(integers: ByteArray, scales: npt.NDArray[np.float16]) -> Byte
     return _pack_pairs(integers, scales, DType.q4)
 
 
-def _pack_pairs(integers: ByteArray, scales: npt.NDArray[np.float16], dtype: DType) -> ByteArray:
+def pack_mxfp4_blocks(codes: ByteArray, scales: FloatArray) -> ByteArray:
+    """Codes [rows, blocks, 32] and scales [rows, blocks] to the layout `tiles` of mxfp4, as bytes.
+
+    The scales are exact in bf16. Raises RangeError if one is so large that not all values of its
+    block are finite.
+    """
+    with np.errstate(over="ignore"):
+        largest = np.abs(_CODE_INTEGERS[DType.mxfp4][codes]).max(axis=-1, initial=0) * scales
+    if not bool(np.isfinite(largest).all()):
+        raise RangeError(f"the mxfp4 scale {_largest(scales)} makes a value that is NaN or Inf")
+    return _pack_pairs(codes, scales, DType.mxfp4)
+
+
+def _pack_pairs(
+    integers: ByteArray, scales: npt.NDArray[np.float16 | np.float32], dtype: DType
+) -> ByteArray:
     if not bool(np.isfinite(scales).all()):
         raise RangeError(f"a {dtype.name} scale is NaN or Inf")
     rows, n_blocks = scales.shape
@@ -235,13 +281,13 @@ def _pack_pairs(integers: ByteArray, scales: npt.NDArray[np.float16], dtype: DTy
     if (rows, n_blocks) != (n_tiles * TILE_ROWS, n_pairs * 2):
         padding = ((0, n_tiles * TILE_ROWS - rows), (0, n_pairs * 2 - n_blocks))
         scales = np.pad(scales, padding)
-        zero = Q4_ZERO if dtype is DType.q4 else 0
-        integers = np.pad(integers, (*padding, (0, 0)), constant_values=zero)
+        integers = np.pad(integers, (*padding, (0, 0)), constant_values=_STORED_ZERO[dtype])
     pairs = np.empty((n_tiles, n_pairs, PAIR_BYTES[dtype]), dtype=np.uint8)
     by_pair = scales.reshape(n_tiles, TILE_ROWS, n_pairs, 2).transpose(0, 2, 3, 1)
-    pairs[:, :, :64] = _bytes(by_pair.astype("<f2")).reshape(n_tiles, n_pairs, 64)
+    stored = pack_rows(by_pair.astype(np.float32), _SCALE_DTYPES[dtype])
+    pairs[:, :, :64] = stored.reshape(n_tiles, n_pairs, 64)
     groups = integers.reshape(n_tiles, TILE_ROWS, n_pairs, 2, 8, 4).transpose(0, 2, 3, 4, 1, 5)
-    if dtype is DType.q4:  # an even group and the odd one behind it share their bytes
+    if dtype is not DType.q8:  # an even group and the odd one behind it share their bytes
         groups = groups[:, :, :, 0::2] | groups[:, :, :, 1::2] << np.uint8(4)
     pairs[:, :, 64:] = _bytes(groups).reshape(n_tiles, n_pairs, PAIR_BYTES[dtype] - 64)
     return pairs.reshape(-1)

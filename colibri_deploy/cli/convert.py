@@ -43,8 +43,9 @@ def _read_upcycling(
     type=click.Choice(library.DTYPE_CHOICES),
     default="keep",
     show_default=True,
-    help="How matrices are stored. keep: q8 if all are Q8_0 (GGUF), q4 if all are Q4_0, which "
-    "they hold without loss; otherwise the smallest float type that holds every value exactly.",
+    help="How matrices are stored. keep: q8 if all are Q8_0 (GGUF), q4 if all are Q4_0, mxfp4 "
+    "if all are MXFP4, which they hold without loss; otherwise the smallest float type that holds "
+    "every value exactly.",
 )
 @click.option(
     "--expert-layout",
@@ -82,7 +83,8 @@ def convert(
     """Convert SRC to a model directory: a Hugging Face checkpoint's directory, or a GGUF file.
 
     GGUF: the architecture llama, dense or with Mixtral's experts, in one file. Q8_0 matrices are
-    taken over as q8 and Q4_0 ones as q4 without loss, other types are dequantised.
+    taken over as q8, Q4_0 ones as q4 and MXFP4 ones as mxfp4 without loss, other types are
+    dequantised.
 
     The model appears under its name when it is complete and on the disk. Whatever the engine does
     not compute exactly as the checkpoint means it is refused by name.

@@ -9,14 +9,14 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from colibri_deploy.convert import convert_checkpoint, plan_conversion
+from colibri_deploy.convert import DTypeChoice, convert_checkpoint, plan_conversion
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.model import Model
 from colibri_deploy.process import run
@@ -144,22 +144,22 @@ def test_fixtures_are_converted_without_a_changed_value(
     assert list(model.config.eos_ids) == golden["eos_token_ids"]
 
 
-@pytest.mark.parametrize("dtype", [DType.q8, DType.q4])
+@pytest.mark.parametrize("dtype", [DType.q8, DType.q4, DType.mxfp4])
 @pytest.mark.parametrize("fixture", ["mixtral", "llama", "starcoder_moe"])
 def test_blocks_keep_values_within_half_a_step(
     fixture: str, dtype: DType, shared: Path, tmp_path: Path
 ) -> None:
     source = shared / "fixtures" / fixture
-    convert_checkpoint(source, tmp_path / "m", "q4" if dtype is DType.q4 else "q8")
+    convert_checkpoint(source, tmp_path / "m", cast(DTypeChoice, dtype.name))
     model = Model.open(tmp_path / "m")
     assert model.file.verify() == []
     for section in model.file.sections:
         if section.name != "tokenizer" and section.name not in ALWAYS_F32:
             assert (section.dtype, section.layout) == (dtype, Layout.tiles)
     items = expected_items(stored_values(source), 2, model.config.n_experts)
-    largest = 127 if dtype is DType.q8 else 8
     # Of q4 an integer 8, on the side of the sign that the largest does not have, becomes 7.
-    steps = 0.5 if dtype is DType.q8 else 1
+    # Of mxfp4 the largest is 4 to 8 times a power of two, and what is beyond 6 becomes 6.
+    largest, steps = {DType.q8: (127, 0.5), DType.q4: (8, 1), DType.mxfp4: (4, 1)}[dtype]
     for (name, layer, expert), values in items.items():
         got = model.file.matrix(name, layer, expert)
         if name in ALWAYS_F32:
@@ -421,7 +421,7 @@ def test_ids_outside_the_vocabulary_are_left_out_and_told(checkpoint: Path) -> N
     assert "eos_token_id 50 is left out: it is outside the vocabulary" in plan.notes
 
 
-@pytest.mark.parametrize("dtype", ["q8", "q4"])
+@pytest.mark.parametrize("dtype", ["q8", "q4", "mxfp4"])
 def test_memory_does_not_grow_with_the_model(
     dtype: str, root: Path, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:

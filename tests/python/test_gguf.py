@@ -9,7 +9,7 @@ import random
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gguf
 import numpy as np
@@ -139,7 +139,7 @@ def dense(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> Path:
     return make_checkpoint(tmp_path / "checkpoint", **DENSE)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8", "q4"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "q8", "q4", "mxfp4"])
 @pytest.mark.parametrize(
     ("shape", "stacked"),
     [(DENSE, True), (MOE, True), (MOE, False)],
@@ -184,7 +184,13 @@ def test_the_engine_runs_it(dense: Path, tmp_path: Path, run_engine: Callable[..
 
 @pytest.mark.parametrize(
     ("kind", "keeps"),
-    [(Types.F16, "f16"), (Types.BF16, "bf16"), (Types.Q8_0, "q8"), (Types.Q4_0, "q4")],
+    [
+        (Types.F16, "f16"),
+        (Types.BF16, "bf16"),
+        (Types.Q8_0, "q8"),
+        (Types.Q4_0, "q4"),
+        (Types.MXFP4, "mxfp4"),
+    ],
 )
 def test_keep_takes_the_type_that_all_matrices_have(
     kind: Types, keeps: str, dense: Path, tmp_path: Path
@@ -292,13 +298,55 @@ def test_q4_0_keeps_every_integer_and_every_scale(
                     assert half >> (c & 4) & 15 == whole >> (4 if c > 15 else 0) & 15
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [(Types.Q8_0, DType.q8), (Types.Q4_0, DType.q4)])
+@pytest.mark.parametrize("dtype", ["keep", "mxfp4"])
+def test_mxfp4_keeps_every_code_and_every_scale(
+    dtype: DTypeChoice, dense: Path, tmp_path: Path
+) -> None:
+    """Every code and every exponent whose values are finite, the code 8 among them."""
+    tensors = typed(gguf_tensors(dense), Types.MXFP4)
+    rng = np.random.default_rng(1)
+    wild = {"output.weight": (50, 2), "blk.1.ffn_down.weight": (64, 3)}
+    for name, shape in wild.items():
+        data = rng.integers(0, 256, (*shape, 17), dtype=np.uint8)
+        data[:, :, 0] = np.resize(np.arange(253), shape)
+        tensors[name] = (data.reshape(shape[0], -1), Types.MXFP4)
+    path = write_gguf(tmp_path / "m.gguf", dense, tensors)
+    plan = convert_checkpoint(path, tmp_path / "model", dtype)
+    if dtype == "mxfp4":
+        assert "16 of 16 matrices are stored as mxfp4 and stay as they are" in plan.notes
+    file = Model.open(tmp_path / "model").file
+    for name, section, layer in (
+        ("output.weight", "lm_head", 0),
+        ("blk.1.ffn_down.weight", "down_weights", 1),
+    ):
+        stored = tensors[name][0]
+        found = file.matrix(section, layer)
+        expected = np.asarray(gguf.quants.dequantize(stored, Types.MXFP4), np.float32)
+        assert np.array_equal(found, expected)
+        data, n_pairs = file.item(section, layer), -(-stored.shape[1] // 34)
+        for row in range(len(stored)):
+            for block in range(stored.shape[1] // 17):
+                pair = (row // 16 * n_pairs + block // 2) * 576
+                place = pair + 32 * (block % 2) + 2 * (row % 16)
+                one = stored[row, 17 * block : 17 * block + 17]
+                (scale,) = struct.unpack("<f", b"\0\0" + data[place : place + 2].tobytes())
+                assert scale == 2.0 ** (int(one[0]) - 128)
+                for c in range(32):
+                    place = pair + 64 + 256 * (block % 2) + 64 * (c // 8) + 4 * (row % 16) + c % 4
+                    half, whole = int(data[place]), int(one[1 + c % 16])
+                    assert half >> (c & 4) & 15 == whole >> (4 if c > 15 else 0) & 15
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(Types.Q8_0, DType.q8), (Types.Q4_0, DType.q4), (Types.MXFP4, DType.mxfp4)],
+)
 def test_upcycling_moves_the_blocks_of_gate_and_up_and_rounds_down_anew(
     kind: Types, dtype: DType, dense: Path, tmp_path: Path
 ) -> None:
     tensors = typed(gguf_tensors(dense), kind)
     path = write_gguf(tmp_path / "m.gguf", dense, tensors)
-    choice: DTypeChoice = "q4" if dtype is DType.q4 else "q8"
+    choice = cast(DTypeChoice, dtype.name)
     plan = convert_checkpoint(path, tmp_path / "moe", choice, upcycling=Upcycling(4, 2, seed=3))
     # Of 2 layers: 4 matrices of the attention, 4 experts of 3; embeddings and head.
     kept = f"26 of 34 matrices are stored as {kind.name.lower()} and stay as they are"
@@ -427,13 +475,20 @@ def test_missing_unknown_and_misshapen_tensors_are_named(dense: Path, tmp_path: 
     assert "rope_freqs.weight has shape [64] of F32, expected [8] of F32" in factors
 
 
-@pytest.mark.parametrize("kind", [Types.Q8_0, Types.Q4_0])
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [
+        (Types.Q8_0, (0x00, 0x7C)),  # a scale of infinity
+        (Types.Q4_0, (0x00, 0x7C)),
+        (Types.MXFP4, (0xFF, 0x07)),  # 12 times 2^127
+    ],
+)
 def test_a_number_that_is_none_is_refused_with_its_name(
-    kind: Types, dense: Path, tmp_path: Path
+    kind: Types, start: tuple[int, int], dense: Path, tmp_path: Path
 ) -> None:
     tensors = typed(gguf_tensors(dense), kind)
     data = tensors["blk.0.attn_v.weight"][0].copy()
-    data[3, :2] = (0x00, 0x7C)  # a scale of infinity
+    data[3, :2] = start
     tensors["blk.0.attn_v.weight"] = (data, kind)
     path = write_gguf(tmp_path / "m.gguf", dense, tensors)
     dtypes: tuple[DTypeChoice, ...] = ("keep", "f32")

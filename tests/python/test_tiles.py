@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from fractions import Fraction
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -20,10 +21,12 @@ from colibri_deploy.tiles import (
     RangeError,
     is_exact,
     item_size,
+    pack_mxfp4_blocks,
     pack_q4_blocks,
     pack_q8_blocks,
     pack_rows,
     pack_tiles,
+    quantise_mxfp4,
     quantise_q4,
     quantise_q8,
     round_bf16,
@@ -52,6 +55,8 @@ def f32(*values: float) -> npt.NDArray[np.float32]:
         (DType.q8, Layout.tiles, 1568, 1056, 98 * 17 * 1088),
         (DType.q4, Layout.tiles, 16, 64, 576),
         (DType.q4, Layout.tiles, 1569, 1025, 99 * 17 * 576),
+        (DType.mxfp4, Layout.tiles, 16, 64, 576),
+        (DType.mxfp4, Layout.tiles, 1569, 1025, 99 * 17 * 576),
     ],
 )
 def test_item_sizes(dtype: DType, layout: Layout, rows: int, cols: int, size: int) -> None:
@@ -64,7 +69,7 @@ def test_item_sizes(dtype: DType, layout: Layout, rows: int, cols: int, size: in
         (DType.q8, Layout.rows),
         (DType.u8, Layout.tiles),
         (DType.q4, Layout.rows),
-        (DType.mxfp4, Layout.tiles),
+        (DType.mxfp4, Layout.rows),
     ],
 )
 def test_pairs_that_do_not_exist_are_refused(dtype: DType, layout: Layout) -> None:
@@ -178,6 +183,27 @@ def test_q4_pairs_and_tiles_follow_one_another_and_padding_is_8_times_0() -> Non
     assert np.array_equal(data.reshape(4, 576), expected)
 
 
+def test_an_mxfp4_pair_has_bf16_scales_and_codes_where_q4_has_integers() -> None:
+    values = np.zeros((17, 65), dtype=np.float32)
+    values[0, 0] = 4.0  # element scale 1, so 1/2 for the integers: 8, code 6
+    values[0, 1] = -6.0  # 12, code 15
+    values[0, 4] = 0.5  # 1, code 1
+    values[0, 5] = -0.5  # code 9
+    values[3, 37] = -192.0  # element scale 32, so 16: column 5 of the second block, code 15
+    values[16, 64] = 2.0**-127  # element scale 2^-127, the smallest: code 2, scale 2^-128
+    data = pack_tiles(values, DType.mxfp4)
+    expected = np.zeros((4, 576), dtype=np.uint8)
+    expected[0, 0:2] = 0x00, 0x3F  # first block, row 0: 0.5
+    expected[0, 32 + 6 : 32 + 8] = 0x80, 0x41  # second block, row 3: 16
+    expected[0, 64 + 0] = 0x16  # row 0: columns 0 and 4
+    expected[0, 64 + 1] = 0x9F  # columns 1 and 5
+    expected[0, 320 + 4 * 3 + 1] = 0xF0  # row 3: column 5 of the block above column 1
+    expected[3, 0:2] = 0x20, 0x00  # subnormal
+    expected[3, 64] = 0x02
+    assert np.array_equal(data.reshape(4, 576), expected)
+    assert np.array_equal(unpack_tiles(data, DType.mxfp4, 17, 65), values)
+
+
 def test_a_scale_that_vanishes_in_f16_gives_zeros() -> None:
     integers, scales = quantise_q8(f32(*[1e-7] * 32)[None, :])
     assert scales.tolist() == [0.0]
@@ -212,6 +238,41 @@ def test_ties_go_to_the_even_integer() -> None:
     assert integers[0, :6].tolist() == [127, 0, 2, 2, 0, -2]
     stored, _ = quantise_q4(f32(-8, 0.5, 1.5, 2.5, -0.5, -1.5, 6.5, 7.5, *[0.0] * 24)[None, :])
     assert stored[0, :8].tolist() == [0, 8, 10, 10, 8, 6, 14, 15]
+
+
+def test_mxfp4_ties_go_to_the_even_code_and_what_is_beyond_6_becomes_6() -> None:
+    ties = f32(0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5.0)
+    zeros = [0.0] * 17
+    codes, scale = quantise_mxfp4(f32(4.0, *ties, *zeros)[None])
+    assert scale.tolist() == [0.5]
+    assert codes[0, :15].tolist() == [6, 0, 2, 2, 4, 4, 6, 6, 0, 10, 10, 12, 12, 14, 14]
+    codes, _ = quantise_mxfp4(f32(4.0, *np.nextafter(ties, np.float32(0)), *zeros)[None])
+    assert codes[0, :15].tolist() == [6, 0, 1, 2, 3, 4, 5, 6, 0, 9, 10, 11, 12, 13, 14]
+    codes, _ = quantise_mxfp4(f32(4.0, *np.nextafter(ties, ties * 2), *zeros)[None])
+    assert codes[0, :15].tolist() == [6, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15]
+    codes, scale = quantise_mxfp4(f32(7.999, -7.0, 6.5, 5.01, -0.24, -0.0, *[0.0] * 26)[None])
+    assert scale.tolist() == [0.5]
+    assert codes[0, :7].tolist() == [7, 15, 7, 7, 0, 0, 0]
+
+
+def test_mxfp4_takes_every_float() -> None:
+    largest, smallest = float(np.finfo(np.float32).max), 2.0**-149
+    codes, scale = quantise_mxfp4(f32(largest, -(2.0**127), 2.0**-149, *[0.0] * 29)[None])
+    assert (codes[0, :4].tolist(), scale.tolist()) == ([7, 14, 0, 0], [2.0**124])
+    codes, scale = quantise_mxfp4(f32(smallest, *[0.0] * 31)[None])
+    assert (codes[0, :2].tolist(), scale.tolist()) == ([0, 0], [2.0**-128])
+    codes, scale = quantise_mxfp4(np.zeros((1, 32), np.float32))
+    assert (codes[0].tolist(), scale.tolist()) == ([0] * 32, [0.0])
+
+
+def test_an_mxfp4_scale_that_makes_an_infinite_value_is_refused() -> None:
+    codes = np.zeros((16, 1, 32), dtype=np.uint8)
+    scales = np.full((16, 1), 2.0**125, dtype=np.float32)
+    codes[3, 0, 5] = 5  # 6 times 2^125
+    assert np.isfinite(unpack_tiles(pack_mxfp4_blocks(codes, scales), DType.mxfp4, 16, 32)).all()
+    codes[3, 0, 5] = 14  # -8 times 2^125
+    with pytest.raises(RangeError, match="makes a value that is NaN or Inf"):
+        pack_mxfp4_blocks(codes, scales)
 
 
 def test_a_block_whose_scale_is_too_large_is_refused() -> None:
@@ -356,7 +417,36 @@ def test_q4_blocks_lie_where_the_document_says(
             assert stored == ([8] * 32 if is_padding else integers[row, block].tolist())
 
 
-@given(st.integers(1, 6), st.integers(1, 80), st.sampled_from([*FLOATS, DType.q8, DType.q4]))
+@given(st.data(), st.integers(1, 40), st.integers(1, 5))
+def test_mxfp4_blocks_lie_where_the_document_says(
+    data: st.DataObject, rows: int, n_blocks: int
+) -> None:
+    """Every code and every scale, looked up one by one; what is padding is 0 times 0."""
+    codes = data.draw(hnp.arrays(np.uint8, (rows, n_blocks, 32), elements=st.integers(0, 15)))
+    exponents = data.draw(hnp.arrays(np.int32, (rows, n_blocks), elements=st.integers(-128, 124)))
+    tiles = pack_mxfp4_blocks(codes, np.ldexp(np.float32(1), exponents)).tobytes()
+    n_pairs, n_tiles = (n_blocks + 1) // 2, (rows + 15) // 16
+    assert len(tiles) == n_tiles * n_pairs * 576
+    for row in range(16 * n_tiles):
+        for block in range(2 * n_pairs):
+            pair = (row // 16 * n_pairs + block // 2) * 576
+            place = pair + 32 * (block % 2) + 2 * (row % 16)
+            is_padding = row >= rows or block >= n_blocks
+            scale = 0.0 if is_padding else 2.0 ** int(exponents[row, block])
+            assert struct.unpack("<f", b"\0\0" + tiles[place : place + 2]) == (scale,)
+            place = pair + 64 + 256 * (block % 2) + 4 * (row % 16)
+            stored = [
+                tiles[place + 64 * (c // 8) + c % 4] >> (4 if c % 8 > 3 else 0) & 15
+                for c in range(32)
+            ]
+            assert stored == ([0] * 32 if is_padding else codes[row, block].tolist())
+
+
+@given(
+    st.integers(1, 6),
+    st.integers(1, 80),
+    st.sampled_from([*FLOATS, DType.q8, DType.q4, DType.mxfp4]),
+)
 def test_a_matrix_may_be_packed_some_tiles_at_a_time(n_tiles: int, cols: int, dtype: DType) -> None:
     values = np.arange(16 * n_tiles * cols, dtype=np.float32).reshape(-1, cols) / np.float32(64)
     parts = [pack_tiles(values[row : row + 16], dtype) for row in range(0, 16 * n_tiles, 16)]
@@ -424,6 +514,56 @@ def test_q4_rounds_as_exact_fractions_do(values: list[float], exponent: int) -> 
     expected_integers, expected_scale = exact_q4([float(value) for value in block])
     assert Fraction(float(scale)) == expected_scale
     assert integers.tolist() == expected_integers
+
+
+ELEMENTS = [Fraction(n, 2) for n in (0, 1, 2, 3, 4, 6, 8, 12)]  # of the codes 0 to 7
+
+
+def exact_mxfp4(block: list[float]) -> tuple[list[int], Fraction]:
+    """The same for mxfp4: the nearest element by trying them all."""
+    numbers = [Fraction(value) for value in block]
+    largest = max(map(abs, numbers))
+    if largest == 0:
+        return [0] * len(block), largest
+    exponent = -127
+    while Fraction(2) ** (exponent + 3) <= largest:
+        exponent += 1
+    codes = []
+    for value in numbers:
+        element = abs(value) / Fraction(2) ** exponent
+        gaps = [(abs(element - one), code % 2, code) for code, one in enumerate(ELEMENTS)]
+        code = min(gaps)[2]
+        codes.append(code + 8 if value < 0 and code else code)
+    return codes, Fraction(2) ** (exponent - 1)
+
+
+@given(
+    st.lists(
+        st.one_of(st.floats(-9, 9, width=32), st.integers(-64, 64).map(lambda n: n / 8)),
+        min_size=32,
+        max_size=32,
+    ),
+    st.sampled_from([0, 0, 3, -2, 124, -60, -126, -140]),
+)
+def test_mxfp4_rounds_as_exact_fractions_do(values: list[float], exponent: int) -> None:
+    block = np.ldexp(np.array(values, dtype=np.float32), exponent).astype(np.float32)
+    codes, scale = quantise_mxfp4(block)
+    expected_codes, expected_scale = exact_mxfp4([float(value) for value in block])
+    assert Fraction(float(scale)) == expected_scale
+    assert codes.tolist() == expected_codes
+
+
+@given(st.lists(st.integers(0, 15), min_size=32, max_size=32), st.integers(-127, 125))
+def test_mxfp4_holds_what_ggml_says(codes: list[int], exponent: int) -> None:
+    """The package gguf dequantises the same codes; a value that it holds is rounded to itself."""
+    packed = [codes[i] | codes[i + 16] << 4 for i in range(16)]
+    stored = np.array([[exponent + 127, *packed]], dtype=np.uint8)
+    kind = gguf.GGMLQuantizationType.MXFP4
+    values = np.asarray(gguf.quants.dequantize(stored, kind), np.float32)
+    scales = np.full((1, 1), 2.0 ** (exponent - 1), dtype=np.float32)
+    tiles = pack_mxfp4_blocks(np.array(codes, dtype=np.uint8).reshape(1, 1, 32), scales)
+    assert np.array_equal(unpack_tiles(tiles, DType.mxfp4, 1, 32), values)
+    assert np.array_equal(unpack_tiles(pack_tiles(values, DType.mxfp4), DType.mxfp4, 1, 32), values)
 
 
 @given(st.lists(st.integers(0, 15), min_size=31, max_size=31), st.floats(-9, 9, width=16))
