@@ -43,6 +43,7 @@ class Board:
     key: Path | None = None  # private key; None: the agent's and the default ones
     workdir: str = DEFAULT_WORKDIR  # absolute, or within the home directory
     jump: tuple[Board, ...] = ()  # the hosts to go through, first to last
+    ssh_config: bool = True  # whether ~/.ssh/config has a say
 
     @property
     def address(self) -> str:

@@ -75,7 +75,7 @@ class BoardShell:
         if not out[1]:
             said = (answer.stderr or answer.stdout).decode(errors="replace").strip()
             raise BoardError(
-                f"{self.connection.board.name} runs no commands for {self.connection.board.user!r}",
+                f"{self.connection.board.name} runs no commands for {self.connection.user!r}",
                 details=said,
             )
         return Answer(answer.status, out[2], err[2])

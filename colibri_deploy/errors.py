@@ -131,6 +131,12 @@ class BoardConnectionError(ColibriDeployError):
     exit_code = 29
 
 
+class ConnectionLostError(BoardConnectionError):
+    """The network or the server refused or cut a connection: trying again may help."""
+
+    exit_code = 29
+
+
 class UnknownHostKeyError(ColibriDeployError):
     """The key that a board shows is not in known_hosts."""
 
@@ -189,7 +195,19 @@ class EmulationError(ColibriDeployError):
     exit_code = 38
 
 
+class BoardMismatchError(ColibriDeployError):
+    """A board is not what boards.yaml says of it, or cannot be asked."""
+
+    exit_code = 41
+
+
 class DownloadError(ColibriDeployError):
     """Something that is fetched from the network cannot be had."""
 
     exit_code = 39
+
+
+class SshConfigError(ColibriDeployError):
+    """~/.ssh/config is not valid, or asks for what is not done here."""
+
+    exit_code = 40

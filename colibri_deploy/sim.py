@@ -90,6 +90,7 @@ class SimBoard:
                 port=port,
                 target=self._target.name,
                 key=keys / "client",
+                ssh_config=False,
             )
             stack.callback(self._hang_up)
             self._start(self._accept)

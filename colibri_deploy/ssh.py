@@ -5,28 +5,41 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
+import itertools
 import logging
+import random
 import select
 import socket
+import subprocess
+import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Any, Self
 
 import paramiko
 
-from colibri_deploy.board import SSH_PORT, Board
-from colibri_deploy.errors import AuthenticationError, BoardConnectionError, FileMissingError
+from colibri_deploy.board import Board
+from colibri_deploy.errors import (
+    AuthenticationError,
+    BoardConnectionError,
+    ConnectionLostError,
+)
 from colibri_deploy.known_hosts import KnownHosts
+from colibri_deploy.ssh_config import Endpoint, route
+from colibri_deploy.ssh_login import Secrets, log_in
 
 CONNECT_SECONDS = 10.0  # for each of: TCP, key exchange, authentication, a new channel
 STALL_SECONDS = 60.0  # how long a board may refuse to take more bytes
-_KEEPALIVE_SECONDS = 15
+PATIENCE_SECONDS = 60.0  # how long a reconnection is tried
+KEEPALIVE_SECONDS = 15.0  # how often an answer is asked for
+DEAD_SECONDS = 60.0  # a board that was silent for so long while a command runs is gone
+_FIRST_WAIT_SECONDS = 0.2
+_LONGEST_WAIT_SECONDS = 5.0
 _READ_BYTES = 1 << 16
-_DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+_PROHIBITED = 1  # RFC 4254, 5.1
 
 # What paramiko has to say reaches the user as an error; its log would go to stderr otherwise.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -44,41 +57,68 @@ class Answer:
 class Connection:
     """One connection; a context manager."""
 
-    def __init__(self, board: Board, transport: paramiko.Transport) -> None:
+    def __init__(self, board: Board, known_hosts: KnownHosts, secrets: Secrets) -> None:
+        """Connects to nothing yet: that is `open`."""
         self.board = board
-        self._transport = transport
+        self.known_hosts = known_hosts
+        self.secrets = secrets
+        self._stack = contextlib.ExitStack()  # what ends with the connection
 
     @classmethod
-    def open(cls, board: Board, known_hosts: KnownHosts) -> Self:
-        """Connects, checks the host key, and logs in.
+    def open(
+        cls,
+        board: Board,
+        known_hosts: KnownHosts,
+        secrets: Secrets | None = None,
+        *,
+        patience_s: float = 0.0,
+    ) -> Self:
+        """Connects, hop by hop: checks the host key, and logs in.
 
-        Raises BoardConnectionError, UnknownHostKeyError, ChangedHostKeyError, AuthenticationError.
+        For `patience_s` seconds it is tried again, after longer and longer waits, if the network or
+        a server refuses or cuts the connection, as one does that has too many at once. Raises
+        ConnectionLostError, BoardConnectionError, UnknownHostKeyError, ChangedHostKeyError,
+        AuthenticationError, SshConfigError.
         """
-        sock = _dial(board)
-        try:
-            transport = paramiko.Transport(sock)
-            transport.daemon = True
-            options = transport.get_security_options()
-            options.ciphers = _first(options.ciphers, ("aes128-gcm@openssh.com",))
-            options.key_types = _first(options.key_types, _algorithms(known_hosts.key_types(board)))
-            transport.banner_timeout = CONNECT_SECONDS
-            transport.auth_timeout = CONNECT_SECONDS
-            transport.channel_timeout = CONNECT_SECONDS
-        except BaseException:
-            sock.close()
-            raise
-        try:
-            with _typed(board, "no SSH connection to"):
-                transport.start_client(timeout=CONNECT_SECONDS)
-                if not transport.initial_kex_done:  # paramiko returns then, too
-                    raise TimeoutError(f"nothing speaks SSH there within {CONNECT_SECONDS:g} s")
-                known_hosts.check(board, transport.get_remote_server_key())
-                _log_in(transport, board)
-                transport.set_keepalive(_KEEPALIVE_SECONDS)
-        except BaseException:
-            transport.close()
-            raise
-        return cls(board, transport)
+        connection = cls(board, known_hosts, secrets or Secrets())
+        connection.reconnect(patience_s)
+        return connection
+
+    def reconnect(self, patience_s: float = PATIENCE_SECONDS) -> None:
+        """Ends what is left of the connection, and opens it anew. See `open`."""
+        self.close()
+        deadline = time.monotonic() + patience_s
+        for attempt in itertools.count(1):
+            try:
+                self._connect()
+            except ConnectionLostError as error:
+                longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** (attempt - 1))
+                wait = longest * random.uniform(0.5, 1.0)  # many who wait shall not come at once
+                if time.monotonic() + wait > deadline:
+                    if attempt == 1:
+                        raise
+                    raise ConnectionLostError(
+                        f"{error.message} (tried {attempt} times in {patience_s:g} s)",
+                        details=error.details,
+                    ) from error
+                time.sleep(wait)
+            else:
+                return
+
+    def _connect(self) -> None:
+        with contextlib.ExitStack() as stack:
+            before: _Session | None = None
+            for server in route(self.board):
+                before = _Session(server, before, self.known_hosts, self.secrets, stack)
+            assert before is not None  # a route ends at the board
+            before.keep_alive()
+            self._session = before
+            self._stack = stack.pop_all()
+
+    @property
+    def user(self) -> str:
+        """The login name."""
+        return self._session.server.user
 
     def run(
         self,
@@ -90,10 +130,10 @@ class Connection:
         """Runs a command to its end, feeding it `stdin`.
 
         `timeout_s` bounds the time after the last byte is sent. A command that ends before it has
-        read everything is no error here. Raises BoardConnectionError.
+        read everything is no error here. Raises ConnectionLostError, BoardConnectionError.
         """
-        with _typed(self.board, "lost the connection to"):
-            channel = self._transport.open_session(timeout=CONNECT_SECONDS)
+        with _typed(self.board.name, "lost the connection to"):
+            channel = self._session.transport.open_session(timeout=CONNECT_SECONDS)
             with contextlib.closing(channel):
                 channel.settimeout(STALL_SECONDS)
                 channel.exec_command(command)
@@ -102,11 +142,11 @@ class Connection:
                         channel.sendall(chunk)
                     channel.shutdown_write()
                 except OSError:
-                    if not (channel.closed and self._transport.is_active()):
+                    if not (channel.closed and self._session.transport.is_active()):
                         raise
                 answer = self._gather(channel, timeout_s)
-        if answer.status == -1 and not self._transport.is_active():
-            raise BoardConnectionError(f"lost the connection to {self.board.name}")
+        if answer.status == -1 and not self._session.transport.is_active():
+            raise ConnectionLostError(f"lost the connection to {self.board.name}")
         return answer
 
     def _gather(self, channel: paramiko.Channel, timeout_s: float) -> Answer:
@@ -120,6 +160,11 @@ class Connection:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise late
+            if self._session.silent_s > DEAD_SECONDS:
+                raise ConnectionLostError(
+                    f"{self.board.name} has been silent for {DEAD_SECONDS:g} s: "
+                    "is it still on, and in this network?"
+                )
             select.select([channel], [], [], min(left, 1.0))
             if channel.recv_ready():
                 stdout += channel.recv(_READ_BYTES)
@@ -133,7 +178,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection."""
-        self._transport.close()
+        self._stack.close()
 
     def __enter__(self) -> Self:
         return self
@@ -147,37 +192,166 @@ class Connection:
         self.close()
 
 
-def _dial(board: Board) -> socket.socket:
-    port = board.port or SSH_PORT
+class _Session:
+    """A login at one server, reached through the one before; ends with `stack`."""
+
+    def __init__(
+        self,
+        server: Endpoint,
+        before: _Session | None,
+        known_hosts: KnownHosts,
+        secrets: Secrets,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.server = server
+        self._stack = stack
+        complaints: IO[bytes] | None = None
+        sock: socket.socket | paramiko.Channel
+        if before is not None:
+            sock = before.forward(server)
+        elif server.proxy_command is not None:
+            sock, complaints = _start_proxy(server.proxy_command, stack)
+        else:
+            sock = _dial(server)
+        stack.callback(sock.close)
+        self._line = _Line(sock)
+        with _typed(server.name, "no SSH connection to", complaints):
+            self.transport = _transport(self._line, known_hosts.key_types(server))
+            stack.callback(self.transport.close)
+            self.transport.start_client(timeout=CONNECT_SECONDS)
+            if not self.transport.initial_kex_done:  # paramiko returns then, too
+                raise TimeoutError(f"nothing speaks SSH there within {CONNECT_SECONDS:g} s")
+            known_hosts.check(server, self.transport.get_remote_server_key())
+            log_in(self.transport, server, secrets)
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago the server last sent anything, in seconds."""
+        return time.monotonic() - self._line.heard
+
+    def forward(self, server: Endpoint) -> paramiko.Channel:
+        """A line from this server to another."""
+        place = (server.host, server.port)
+        with _typed(self.server.name, "lost the connection to"):
+            try:
+                return self.transport.open_channel(
+                    "direct-tcpip", place, ("127.0.0.1", 0), timeout=CONNECT_SECONDS
+                )
+            except paramiko.ChannelException as error:
+                raise _not_forwarded(self.server, server, error) from error
+
+    def keep_alive(self) -> None:
+        """Asks for an answer now and then, so that silence means something."""
+        done = threading.Event()
+        self._stack.callback(done.set)
+
+        def ask() -> None:
+            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+                while not done.wait(KEEPALIVE_SECONDS) and self.transport.is_active():
+                    self.transport.global_request("keepalive@openssh.com", wait=True)
+
+        threading.Thread(target=ask, daemon=True).start()
+
+
+class _Line:
+    """A socket, or what is like one, that remembers when it last received anything."""
+
+    def __init__(self, sock: socket.socket | paramiko.Channel) -> None:
+        self._sock = sock
+        self.heard = time.monotonic()
+
+    def recv(self, limit: int) -> bytes:
+        data = self._sock.recv(limit)
+        self.heard = time.monotonic()
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+def _transport(line: _Line, key_types: Iterable[str]) -> paramiko.Transport:
+    """SSH on a line; host keys of these types are asked for first."""
+    transport = paramiko.Transport(line)  # type: ignore[arg-type] # it is like a socket
+    transport.daemon = True
+    options = transport.get_security_options()
+    options.ciphers = _first(options.ciphers, ("aes128-gcm@openssh.com",))
+    options.key_types = _first(options.key_types, _algorithms(key_types))
+    transport.banner_timeout = CONNECT_SECONDS
+    transport.auth_timeout = CONNECT_SECONDS
+    transport.channel_timeout = CONNECT_SECONDS
+    return transport
+
+
+def _dial(server: Endpoint) -> socket.socket:
     try:
-        sock = socket.create_connection((board.host, port), CONNECT_SECONDS)
+        sock = socket.create_connection((server.host, server.port), CONNECT_SECONDS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
     except TimeoutError as error:
-        raise BoardConnectionError(
-            f"{board.name} does not answer within {CONNECT_SECONDS:g} s: "
+        raise ConnectionLostError(
+            f"{server.name} does not answer within {CONNECT_SECONDS:g} s: "
             "is it on, and in this network?"
         ) from error
     except socket.gaierror as error:
         raise BoardConnectionError(
-            f"{board.name}: no address is known for {board.host}: {error.strerror}"
+            f"{server.name}: no address is known for {server.host}: {error.strerror}"
         ) from error
     except OSError as error:
-        raise BoardConnectionError(
-            f"{board.name} cannot be reached at port {port}: {error.strerror or error}"
+        raise ConnectionLostError(
+            f"{server.name} cannot be reached at port {server.port}: {error.strerror or error}"
         ) from error
+
+
+def _start_proxy(command: str, stack: contextlib.ExitStack) -> tuple[socket.socket, IO[bytes]]:
+    """Runs a ProxyCommand, which ends with `stack`: the line to it, and where its stderr goes."""
+    complaints = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 # the stack does
+    ours, theirs = socket.socketpair()
+    with theirs:
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {command}"],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=complaints,
+            start_new_session=True,  # Ctrl-C is for us to handle
+        )
+    stack.callback(child.wait)
+    stack.callback(child.terminate)
+    return ours, complaints
+
+
+def _not_forwarded(
+    hop: Endpoint, server: Endpoint, error: paramiko.ChannelException
+) -> BoardConnectionError:
+    place = f"{server.name} at {server.host} port {server.port}"
+    if error.code == _PROHIBITED:
+        return BoardConnectionError(
+            f"{hop.name} does not let us through to {place}: it needs AllowTcpForwarding yes "
+            "(OpenSSH), or dropbear without -j"
+        )
+    return ConnectionLostError(f"{hop.name} cannot reach {place}: {error.text}")
 
 
 @contextlib.contextmanager
-def _typed(board: Board, what: str) -> Iterator[None]:
-    """Turns the many errors of sockets and paramiko into one."""
+def _typed(name: str, what: str, complaints: IO[bytes] | None = None) -> Iterator[None]:
+    """Turns the many errors of sockets and paramiko into few; a proxy's own words go with them."""
     try:
         yield
     except paramiko.AuthenticationException as error:
-        raise AuthenticationError(f"{board.name} ended the login: {error}") from error
+        raise AuthenticationError(f"{name} ended the login: {error}") from error
+    except paramiko.ssh_exception.IncompatiblePeer as error:
+        raise BoardConnectionError(
+            f"{what} {name}: its SSH server is too old ({error}); update it, "
+            "dropbear to 2020.79 or later"
+        ) from error
+    except paramiko.ChannelException as error:
+        raise BoardConnectionError(f"{name} runs no command: {error.text}") from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         reason = str(error) or type(error).__name__
-        raise BoardConnectionError(f"{what} {board.name}: {reason}") from error
+        details = ""
+        if complaints is not None:
+            complaints.seek(0)
+            details = complaints.read().decode(errors="replace").strip()
+        raise ConnectionLostError(f"{what} {name}: {reason}", details) from error
 
 
 def _first(known: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:
@@ -190,57 +364,3 @@ def _algorithms(key_types: Iterable[str]) -> list[str]:
     """The signature algorithms of key types; an RSA key signs with several."""
     rsa = ("rsa-sha2-512", "rsa-sha2-256")
     return [name for kind in key_types for name in (rsa if kind == "ssh-rsa" else (kind,))]
-
-
-def _log_in(transport: paramiko.Transport, board: Board) -> None:
-    tried = []
-    with contextlib.closing(paramiko.Agent()) as agent:
-        for name, key in _keys(board, agent):
-            try:
-                transport.auth_publickey(board.user or getpass.getuser(), key)
-            except paramiko.BadAuthenticationType as error:
-                raise AuthenticationError(
-                    f"{board.name} takes no keys, only {', '.join(error.allowed_types)}: "
-                    "install your key there with ssh-copy-id, and allow PubkeyAuthentication"
-                ) from error
-            except (paramiko.SSHException, EOFError):  # refused, or hung up after too many
-                tried.append(name)
-            if transport.is_authenticated():
-                return
-            if not transport.is_active():
-                break
-    if not tried:
-        raise AuthenticationError(
-            f"no key to log in to {board.name}: name one with --key, load one into the agent with "
-            f"ssh-add, or make ~/.ssh/{_DEFAULT_KEYS[0]} with ssh-keygen"
-        )
-    raise AuthenticationError(
-        f"{board.name} does not let {board.user!r} in with {', '.join(tried)}: "
-        "install your key there with ssh-copy-id, or name another with --key"
-    )
-
-
-def _keys(board: Board, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
-    """The keys to try, each with the name that an error calls it by."""
-    if board.key is not None:
-        yield str(board.key), _read_key(board.key)
-        return
-    for number, held in enumerate(agent.get_keys(), 1):
-        yield f"the agent's key {held.comment or number}", held
-    for name in _DEFAULT_KEYS:
-        path = Path.home() / ".ssh" / name
-        if path.is_file():
-            with contextlib.suppress(AuthenticationError, FileMissingError):
-                yield str(path), _read_key(path)
-
-
-def _read_key(path: Path) -> paramiko.PKey:
-    try:
-        return paramiko.PKey.from_path(path)
-    except OSError as error:
-        raise FileMissingError(f"the key {path} cannot be read: {error.strerror}") from error
-    except (TypeError, ValueError, paramiko.SSHException) as error:
-        raise AuthenticationError(
-            f"the key {path} cannot be used: {error}; "
-            "if a passphrase protects it, load it into the agent with ssh-add"
-        ) from error

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""How every verb that works on a board is told which one, and how it connects."""
+"""How every verb that works on boards is told which ones, and how it connects."""
 
 from __future__ import annotations
 
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +16,15 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from colibri_deploy.board import Board, boards_files, load_boards, parse_address, select_board
+from colibri_deploy.board import Board, boards_files, load_boards, parse_address, select_boards
+from colibri_deploy.cli.passwords import secrets_from
 from colibri_deploy.cli.targets import complete_target
 from colibri_deploy.errors import ColibriDeployError, UnknownHostKeyError
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.resources import engine_root
 from colibri_deploy.sim import PREFIX, SimBoard
 from colibri_deploy.ssh import Connection
+from colibri_deploy.ssh_login import Secrets
 from colibri_deploy.targets import Target, load_targets, select
 
 _ACCEPT = "--accept-host-key"
@@ -30,13 +32,19 @@ _ACCEPT = "--accept-host-key"
 
 @dataclass(frozen=True)
 class BoardChoice:
-    """What the command line says of a board; opened, a connection to it."""
+    """What the command line says of one board; opened, a connection to it."""
 
     target: Target
     board: Board | None  # None: emulate the target `emulated`
     emulated: Target | None
     known_hosts: KnownHosts
+    secrets: Secrets
     build_dir: Path
+
+    @property
+    def name(self) -> str:
+        """What an error calls the board."""
+        return self.board.name if self.board else f"{PREFIX}{self.target.name}"
 
     @property
     def engine(self) -> Path:
@@ -55,30 +63,37 @@ class BoardChoice:
             return
         assert self.board is not None  # the one or the other
         try:
-            connection = Connection.open(self.board, self.known_hosts)
+            connection = Connection.open(self.board, self.known_hosts, self.secrets)
         except UnknownHostKeyError as error:
-            error.details = _how_to_accept(error.fingerprint)
+            error.details = how_to_accept(error.fingerprint)
             raise
         with connection:
             yield connection
 
 
 def board_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Gives a verb the options that name a board; it receives them as `choice`."""
+    """Gives a verb the options that choose boards; it receives the one chosen as `choice`."""
 
     @functools.wraps(verb)
     def with_choice(
-        board: str | None,
+        board: tuple[str, ...],
+        tag: tuple[str, ...],
         host: str | None,
         target: str | None,
         key: Path | None,
         known_hosts: Path | None,
         accept_host_key: str | None,
+        password_fd: int | None,
         build_dir: Path,
         **others: Any,
     ) -> None:
-        known = KnownHosts(known_hosts or Path.home() / ".ssh" / "known_hosts", accept_host_key)
-        choice = _choose(board, host, target, key, known, build_dir)
+        known = KnownHosts(known_hosts, accept_host_key)
+        secrets = secrets_from(password_fd)
+        choice, *more = choices(board, tag, host, target, key, known, secrets, build_dir)
+        if more:
+            names = ", ".join(one.name for one in (choice, *more))
+            what = click.get_current_context().info_name
+            raise click.UsageError(f"{what} takes one board, and these match: {names}")
         verb(choice=choice, **others)
 
     for option in reversed(_OPTIONS):
@@ -86,9 +101,10 @@ def board_options(verb: Callable[..., None]) -> Callable[..., None]:
     return with_choice
 
 
-def _complete_board(
+def complete_board(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
+    """The boards whose names begin with `incomplete`, for the shell; the emulated ones, too."""
     try:
         boards = load_boards(boards_files())
         targets = load_targets(engine_root())
@@ -103,20 +119,27 @@ def _complete_board(
     ]
 
 
-_OPTIONS = (
-    click.option(
-        "--board",
-        metavar="NAME",
-        shell_complete=_complete_board,
-        help="A board of boards.yaml, or sim:TARGET, emulated on this machine.",
-    ),
-    click.option("--host", metavar="USER@ADDR[:PORT]", help="A board by its address."),
-    click.option(
-        "--target",
-        metavar="NAME",
-        shell_complete=complete_target,
-        help="What kind of board it is; needed with --host.",
-    ),
+def _complete_tag(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    try:
+        boards = load_boards(boards_files())
+    except ColibriDeployError:
+        return []
+    tags = sorted({tag for board in boards.values() for tag in board.tags})
+    return [CompletionItem(tag) for tag in tags if tag.startswith(incomplete)]
+
+
+tag_option = click.option(
+    "--tag",
+    multiple=True,
+    metavar="TAG",
+    shell_complete=_complete_tag,
+    help="Only boards with this tag; given twice: with both.",
+)
+
+# How to get in, for every verb that connects.
+login_options = (
     click.option(
         "--key",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -127,13 +150,39 @@ _OPTIONS = (
         "--known-hosts",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Where the boards' host keys are.  [default: ~/.ssh/known_hosts]",
+        help="Where the boards' host keys are.  [default: as ~/.ssh/config says]",
     ),
     click.option(
         _ACCEPT,
         metavar="SHA256:...",
         help="Record an unknown host key if this is its fingerprint.",
     ),
+    click.option(
+        "--password-fd",
+        type=int,
+        metavar="N",
+        help="Read passwords and passphrases from this file descriptor.  [default: a prompt]",
+    ),
+)
+
+_OPTIONS = (
+    click.option(
+        "--board",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=complete_board,
+        help="A board of boards.yaml, a pattern such as 'orin-*', or sim:TARGET, emulated on "
+        "this machine.",
+    ),
+    tag_option,
+    click.option("--host", metavar="USER@ADDR[:PORT]", help="A board by its address."),
+    click.option(
+        "--target",
+        metavar="NAME",
+        shell_complete=complete_target,
+        help="What kind of board it is; needed with --host.",
+    ),
+    *login_options,
     click.option(
         "--build-dir",
         type=click.Path(file_okay=False, path_type=Path),
@@ -144,38 +193,51 @@ _OPTIONS = (
 )
 
 
-def _choose(
-    name: str | None,
+def choices(
+    names: Sequence[str],
+    tags: Sequence[str],
     host: str | None,
     target: str | None,
     key: Path | None,
     known_hosts: KnownHosts,
+    secrets: Secrets,
     build_dir: Path,
-) -> BoardChoice:
-    if (name is None) == (host is None):
+) -> list[BoardChoice]:
+    """The boards that a command line chooses, at least one, each once.
+
+    `names` are names and patterns of boards.yaml, and emulated boards; `tags` select among the
+    former, or among all boards where no name is given. `host` is an address instead of both.
+    `target` and `key` hold for all of them. Raises click.UsageError, UnknownBoardError,
+    UnknownTargetError and BoardsFileError.
+    """
+    if bool(names or tags) == (host is not None):
         raise click.UsageError("give either --board NAME or --host USER@ADDR")
     targets = load_targets(engine_root())
-    emulated = board = None
-    if name is not None and name.startswith(PREFIX):
-        if key or known_hosts.accept:
-            raise click.UsageError(f"{name} has keys of its own, made for each run")
-        emulated = select(targets, name.removeprefix(PREFIX))
-        kind = target or emulated.name
-    else:
-        if name is not None:
-            files = boards_files()
-            board = select_board(load_boards(files), name, files)
-        else:
-            board = parse_address(host or "")
-        kind = target or board.target or ""
+    patterns = [name for name in names if not name.startswith(PREFIX)]
+    emulated = [name for name in dict.fromkeys(names) if name.startswith(PREFIX)]
+    if emulated and tags:
+        raise click.UsageError(f"{emulated[0]} has no tags")
+    if emulated and (key or known_hosts.accept):
+        raise click.UsageError(f"{emulated[0]} has keys of its own, made for each run")
+    boards = [parse_address(host)] if host is not None else []
+    if patterns or tags:
+        files = boards_files()
+        boards = select_boards(load_boards(files), patterns, tags, files)
+    chosen = []
+    for board in boards:
+        kind = target or board.target
         if not kind:
             raise click.UsageError("give --target NAME with --host; `targets` lists the names")
-        if key is not None:
-            board = replace(board, key=key)
-    return BoardChoice(select(targets, kind), board, emulated, known_hosts, build_dir)
+        mine = replace(board, key=key) if key is not None else board
+        chosen.append((select(targets, kind), mine, None))
+    for name in emulated:
+        stand_in = select(targets, name.removeprefix(PREFIX))
+        chosen.append((select(targets, target) if target else stand_in, None, stand_in))
+    return [BoardChoice(*who, known_hosts, secrets, build_dir) for who in chosen]
 
 
-def _how_to_accept(fingerprint: str) -> str:
+def how_to_accept(fingerprint: str) -> str:
+    """What to do about an unknown host key, with the complete command."""
     words = list(sys.argv[1:])
     if _ACCEPT in words:
         at = words.index(_ACCEPT)

@@ -22,6 +22,7 @@ from colibri_deploy.golden import Prompt
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.resources import engine_root
 from colibri_deploy.smoke import Reference
+from colibri_deploy.ssh_login import Secrets
 from colibri_deploy.targets import load_targets, machine_arch, select
 from colibri_deploy.toolchain import find_toolchain
 
@@ -79,7 +80,8 @@ def demo(build_dir: Path, as_json: bool) -> None:
         target=select(targets, board),
         board=None,
         emulated=select(targets, board),
-        known_hosts=KnownHosts(Path.home() / ".ssh" / "known_hosts", None),
+        known_hosts=KnownHosts(None),
+        secrets=Secrets(),
         build_dir=build_dir,
     )
     with choice.connect() as connection:

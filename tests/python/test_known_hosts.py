@@ -12,13 +12,30 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from colibri_deploy.board import parse_address
 from colibri_deploy.errors import ChangedHostKeyError, FileMissingError, UnknownHostKeyError
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.process import run
+from colibri_deploy.ssh_config import Endpoint
 
-BOARD = parse_address("user@desk-orin:2222")
-PLAIN = parse_address("user@desk-orin")
+
+def endpoint(name: str, known_as: str, *known_hosts: Path) -> Endpoint:
+    """A server of that name; nothing else counts here."""
+    return Endpoint(
+        name=name,
+        host="desk-orin",
+        port=2222,
+        user="user",
+        known_as=known_as,
+        keys=(),
+        keys_only=False,
+        agent=None,
+        known_hosts=known_hosts,
+        proxy_command=None,
+    )
+
+
+BOARD = endpoint("user@desk-orin:2222", "[desk-orin]:2222")
+PLAIN = endpoint("user@desk-orin", "desk-orin")
 
 
 @dataclass(frozen=True)
@@ -81,12 +98,12 @@ def test_a_line_about_others_is_passed_over(
 
 
 def test_names_that_openssh_has_hashed_are_known(
-    new_key: Callable[..., HostKey], known: Callable[..., KnownHosts]
+    new_key: Callable[..., HostKey], known: Callable[..., KnownHosts], tmp_path: Path
 ) -> None:
     host, other = new_key("host"), new_key("other")
     hosts = known(f"[desk-orin]:2222 {host.text}", f"desk-orin {other.text}")
-    run(["ssh-keygen", "-H", "-f", hosts.path])
-    assert "desk-orin" not in hosts.path.read_text()
+    run(["ssh-keygen", "-H", "-f", tmp_path / "known_hosts"])
+    assert "desk-orin" not in (tmp_path / "known_hosts").read_text()
     hosts.check(BOARD, host.key)
     hosts.check(PLAIN, other.key)
     with pytest.raises(ChangedHostKeyError):
@@ -192,3 +209,24 @@ def test_certificate_authorities_are_not_used_and_that_is_said(
     host = new_key("host")
     with pytest.raises(UnknownHostKeyError, match="whose @cert-authority lines are not used here"):
         known(f"@cert-authority * {host.text}").check(BOARD, host.key)
+
+
+def test_the_files_of_the_configuration_are_read_all_and_the_first_is_written(
+    new_key: Callable[..., HostKey], tmp_path: Path
+) -> None:
+    """Without --known-hosts; a key that the machine's file revokes is refused, too."""
+    known, new, revoked = new_key("known"), new_key("new"), new_key("revoked")
+    user, machine = tmp_path / "user", tmp_path / "machine"
+    machine.write_text(f"desk-orin {known.text}\n@revoked * {revoked.text}\n")
+    server = endpoint("desk-orin", "desk-orin", user, machine)
+    hosts = KnownHosts(None)
+    hosts.check(server, known.key)
+    with pytest.raises(ChangedHostKeyError, match=f"is revoked in line 2 of {machine}"):
+        hosts.check(server, revoked.key)
+    other = endpoint("shelf-pi", "shelf-pi", user, machine)
+    with pytest.raises(UnknownHostKeyError, match=f"is not in {user}$"):
+        hosts.check(other, new.key)
+    KnownHosts(None, new.fingerprint).check(other, new.key)
+    assert user.read_text() == f"shelf-pi {new.text}\n"
+    with pytest.raises(FileMissingError, match="names no file for the host keys of desk-orin"):
+        hosts.check(endpoint("desk-orin", "desk-orin"), known.key)

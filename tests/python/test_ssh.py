@@ -190,10 +190,13 @@ def test_a_key_that_is_missing_or_locked(
     assert done.stderr == (
         f"error: the key {tmp_path}/none cannot be read: No such file or directory\n"
     )
-    done = deploy("push", *place.arguments, "--key", new_key("locked", "a passphrase"))
+    locked = new_key("locked", "a passphrase")
+    done = deploy("push", *place.arguments, "--key", locked)
     assert done.status == 32
-    assert "if a passphrase protects it, load it into the agent with ssh-add" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr == (
+        f"error: a passphrase protects the key {locked}: load it into the agent with ssh-add, "
+        "answer the prompt in a terminal, or use --password-fd\n"
+    )
 
 
 def test_the_default_key_is_used(sim: Callable[..., Place], deploy: Deploy, tmp_path: Path) -> None:
