@@ -15,7 +15,13 @@ from pathlib import Path
 
 # Bytes. The whole is what a board's flash pays: the stripped file.
 WHOLE = 204_800
-BUDGET = {"libc": 76_000, "engine": 46_000, "tokenizer": 20_000, "program": 12_000}
+BUDGET = {
+    "libc": 76_000,
+    "engine": 46_000,
+    "tokenizer": 20_000,
+    "program": 12_000,
+    "kernels scalar": 34_000,  # without vectors a word of the vocabulary is 16 instructions
+}
 LEVEL_BUDGET = 24_000
 
 _SECTION = re.compile(r"\s*[0-9a-f]+\s+[0-9a-f]+\s+([0-9a-f]+)\s+\d+ (\s*)(\S.*)$")
@@ -65,14 +71,14 @@ def main() -> int:
     sizes = parts(args.map.read_text(errors="replace"), args.tokenizer, args.levels)
     whole = args.program.stat().st_size
     levels = [f"kernels {level}" for level in args.levels]
-    missing = [name for name in (*BUDGET, *levels) if not sizes[name]]
+    missing = sorted(name for name in {*BUDGET, *levels} if not sizes[name])
     if missing or sum(sizes.values()) < 0.9 * whole:
         sys.stderr.write(f"error: {args.map} does not account for {args.program}")
         sys.stderr.write(f": it lacks {', '.join(missing)}\n" if missing else "\n")
         return 1
     lines, over = [], []
     for name, size in sorted(sizes.items()):
-        budget = LEVEL_BUDGET if name.startswith("kernels") else BUDGET.get(name, WHOLE)
+        budget = BUDGET.get(name, LEVEL_BUDGET if name.startswith("kernels") else WHOLE)
         lines.append(f"{name:24}{size:9,}" + (f" of {budget:9,}" if budget < WHOLE else ""))
         if size > budget:
             over.append(f"{name} is {size - budget:,} bytes over its budget")
