@@ -99,6 +99,8 @@ class _Login:
                     self._tried.append(name)
                 if not self._transport.is_active():
                     break
+        if self._server.keys_only and self._unusable and not self._tried:
+            raise self._unusable[0]  # the user has chosen it: nothing else is tried
         return methods
 
     def _keys(self, held: tuple[AgentKey, ...]) -> Iterator[tuple[str, AgentKey | Path]]:

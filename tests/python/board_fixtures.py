@@ -22,6 +22,8 @@ from colibri_deploy.process import Completed, run
 from colibri_deploy.sim import Faults, SimBoard
 from colibri_deploy.targets import load_targets, select
 
+pytest_plugins = ["ssh_servers"]  # tests/python/ssh_servers.py
+
 
 @dataclass(frozen=True)
 class Place:

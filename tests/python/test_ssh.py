@@ -23,19 +23,6 @@ from colibri_deploy.ssh import Connection
 Deploy = Callable[..., Completed]
 
 
-@pytest.fixture
-def new_key(require_program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
-    """Makes a private key."""
-
-    def make(name: str, passphrase: str = "") -> Path:
-        path = tmp_path / name
-        words = ("-q", "-t", "ed25519", "-N", passphrase, "-C", name, "-f", path)
-        run([require_program("ssh-keygen"), *words])
-        return path
-
-    return make
-
-
 def fingerprint(key: Path) -> str:
     """What ssh-keygen says of a key."""
     return run(["ssh-keygen", "-lf", key]).stdout.split()[1]
@@ -190,7 +177,7 @@ def test_a_key_that_is_missing_or_locked(
     assert done.stderr == (
         f"error: the key {tmp_path}/none cannot be read: No such file or directory\n"
     )
-    locked = new_key("locked", "a passphrase")
+    locked = new_key("locked", passphrase="a passphrase")
     done = deploy("push", *place.arguments, "--key", locked)
     assert done.status == 32
     assert done.stderr == (

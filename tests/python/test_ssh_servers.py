@@ -1,0 +1,547 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to a real OpenSSH server and a real dropbear, and through the one to the other."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ssh_servers import KINDS, PASSWORD, NewKey, Server
+
+from colibri_deploy import ssh
+from colibri_deploy.board import Board, parse_address
+from colibri_deploy.board_shell import BoardShell
+from colibri_deploy.errors import (
+    AuthenticationError,
+    BoardConnectionError,
+    ChangedHostKeyError,
+    ConnectionLostError,
+    UnknownHostKeyError,
+)
+from colibri_deploy.known_hosts import KnownHosts
+from colibri_deploy.process import run
+from colibri_deploy.ssh import Connection
+from colibri_deploy.ssh_login import Secrets
+
+pytestmark = pytest.mark.usefixtures("client_home")
+
+NewServer = Callable[..., Server]
+Known = Callable[..., KnownHosts]
+
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+def says(connection: Connection, command: str = "echo hello") -> str:
+    """What a command writes."""
+    answer = connection.run(command, timeout_s=20)
+    assert answer.status == 0
+    return answer.stdout.decode()
+
+
+def pending_login(port: int) -> socket.socket:
+    """A connection on which the server waits for a login."""
+    for _ in range(100):  # it may not have noticed yet that the one before has gone
+        sock = socket.create_connection(("127.0.0.1", port))
+        if sock.recv(4) == b"SSH-":
+            return sock
+        sock.close()
+        time.sleep(0.05)
+    pytest.fail("the server lets nobody begin to log in")
+
+
+def answers(wanted: dict[str, str]) -> tuple[Secrets, list[str]]:
+    """Secrets that know these answers, and what they were asked."""
+    asked: list[str] = []
+
+    def ask(question: str) -> str | None:
+        asked.append(question)
+        return wanted.get(question)
+
+    return Secrets(ask), asked
+
+
+@both
+@pytest.mark.parametrize("key_type", ["ed25519", "ecdsa", "rsa"])
+def test_a_key_of_each_type_logs_in_from_its_file_and_from_the_agent(
+    kind: str,
+    key_type: str,
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    ssh_agent: Callable[..., None],
+) -> None:
+    board = ssh_server(kind)
+    key, other = new_key("key", key_type), new_key("other")
+    board.lets_in(key)
+    hosts = known_hosts(board)
+    with Connection.open(board.with_key(key), hosts) as connection:
+        assert says(connection) == "hello\n"
+    ssh_agent(other, key)
+    with Connection.open(board.board, hosts) as connection:
+        assert says(connection) == "hello\n"
+    if key_type == "rsa" and kind == "openssh":
+        assert "Accepted key RSA SHA256:" in board.log
+
+
+@both
+def test_a_wrong_key_is_refused_at_once(
+    kind: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    """However long one would be ready to try again."""
+    options = ["PasswordAuthentication no"] if kind == "openssh" else ["-s"]
+    board = ssh_server(kind, *options)
+    board.lets_in(new_key("right"))
+    wrong = new_key("wrong")
+    started = time.monotonic()
+    with pytest.raises(AuthenticationError) as caught:
+        Connection.open(board.with_key(wrong), known_hosts(board), patience_s=60)
+    assert time.monotonic() - started < 10
+    assert caught.value.message == (
+        f"{kind} does not let {board.user!r} in with {wrong}: "
+        "install your key there with ssh-copy-id, or name another with --key"
+    )
+
+
+@both
+def test_a_login_name_and_a_path_with_spaces_and_quotes(
+    kind: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    board = ssh_server(kind, user="""o'b "x" $(id) &""")
+    key = new_key("a 'key'; \"$HOME\"")
+    board.lets_in(key)
+    workdir = board.home / """it's "a" $(reboot) `b`; *"""
+    with Connection.open(
+        replace(board.with_key(key), workdir=str(workdir)), known_hosts(board)
+    ) as it:
+        assert says(it, 'printf %s "$USER"') == """o'b "x" $(id) &"""
+        assert ["root", *str(workdir).split(" ")] in BoardShell(it).call("probe")
+
+
+@both
+def test_noise_of_startup_files_is_dropped(
+    kind: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    board = ssh_server(kind, shell="/bin/bash")
+    noise = "echo Welcome; printf 'no newline'; echo careful >&2\n"
+    for name in (".bashrc", ".profile"):
+        (board.home / name).write_text(noise)
+    key = new_key("key")
+    board.lets_in(key)
+    with Connection.open(board.with_key(key), known_hosts(board)) as connection:
+        assert says(connection) == "Welcome\nno newlinehello\n"
+        probed = BoardShell(connection).attempt("probe")
+        assert probed.status == 0
+        assert b"machine " in probed.stdout
+        assert b"elcome" not in probed.stdout + probed.stderr
+        assert b"careful" not in probed.stderr
+
+
+WAYS = [("openssh", "dropbear"), ("dropbear", "openssh")]
+
+
+@pytest.mark.parametrize(("outer_kind", "inner_kind"), WAYS)
+def test_every_hop_is_checked(
+    outer_kind: str,
+    inner_kind: str,
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    tmp_path: Path,
+) -> None:
+    outer, inner = ssh_server(outer_kind), ssh_server(inner_kind)
+    key = new_key("key")
+    outer.lets_in(key)
+    inner.lets_in(key)
+    board = replace(inner.with_key(key), jump=(outer.with_key(key),))
+    hosts = known_hosts(outer, inner)
+    with Connection.open(board, hosts) as connection:
+        assert says(connection, 'printf %s "$HOME"') == str(inner.home)
+
+    logins = inner.log.count("ucceeded for") + inner.log.count("Accepted ")
+    with pytest.raises(UnknownHostKeyError) as caught:
+        Connection.open(board, known_hosts(outer), patience_s=60)
+    assert caught.value.message.startswith(f"the host key of {inner_kind}, ssh-ed25519 SHA256:")
+    with pytest.raises(UnknownHostKeyError) as caught:
+        Connection.open(board, known_hosts(inner), patience_s=60)
+    assert caught.value.message.startswith(f"the host key of {outer_kind}, ssh-ed25519 SHA256:")
+    (tmp_path / "known_hosts").write_text(
+        f"[127.0.0.1]:{inner.port} {outer.public_key}\n{outer.known_hosts_line}"
+    )
+    with pytest.raises(ChangedHostKeyError):
+        Connection.open(board, hosts)
+    assert inner.log.count("ucceeded for") + inner.log.count("Accepted ") == logins > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"), [("openssh", "AllowTcpForwarding no"), ("dropbear", "-j")]
+)
+def test_a_hop_that_forwards_nothing_is_named(
+    kind: str, option: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    outer = ssh_server(kind, option)
+    key = new_key("key")
+    outer.lets_in(key)
+    board = Board("inner", "192.0.2.10", "user", 22, jump=(outer.with_key(key),))
+    with pytest.raises(BoardConnectionError) as caught:
+        Connection.open(board, known_hosts(outer), patience_s=60)
+    assert caught.value.message == (
+        f"{kind} does not let us through to inner at 192.0.2.10 port 22: it needs "
+        "AllowTcpForwarding yes (OpenSSH), or dropbear without -j"
+    )
+
+
+@both
+def test_a_hop_that_cannot_reach_the_board_is_named(
+    kind: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    outer = ssh_server(kind)
+    key = new_key("key")
+    outer.lets_in(key)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    board = Board("inner", "127.0.0.1", "user", port, jump=(outer.with_key(key),))
+    with pytest.raises(ConnectionLostError) as caught:
+        Connection.open(board, known_hosts(outer))
+    expected = f"{kind} cannot reach inner at 127.0.0.1 port {port}: "
+    assert caught.value.message.startswith(expected)
+
+
+@both
+def test_a_revoked_host_key_is_refused(
+    kind: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey, tmp_path: Path
+) -> None:
+    board = ssh_server(kind)
+    key = new_key("key")
+    board.lets_in(key)
+    hosts = known_hosts(board)
+    (tmp_path / "known_hosts").write_text(
+        f"{board.known_hosts_line}@revoked * {board.public_key}\n"
+    )
+    with pytest.raises(ChangedHostKeyError, match="is revoked in line 2 of"):
+        Connection.open(board.with_key(key), hosts, patience_s=60)
+
+
+@both
+def test_a_connection_that_was_cut_is_made_anew(
+    kind: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    board = ssh_server(kind)
+    key = new_key("key")
+    board.lets_in(key)
+    with Connection.open(board.with_key(key), known_hosts(board)) as connection:
+        with pytest.raises(ConnectionLostError, match=f"^lost the connection to {kind}"):
+            connection.run("kill -9 $PPID; sleep 20", timeout_s=20)
+        with pytest.raises(ConnectionLostError):
+            says(connection)
+        connection.reconnect()
+        assert says(connection) == "hello\n"
+
+
+@both
+def test_a_board_that_is_starting_is_waited_for(
+    kind: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    board = ssh_server(kind)
+    key = new_key("key")
+    board.lets_in(key)
+    with Connection.open(board.with_key(key), known_hosts(board)) as connection:
+        board.stop()
+        with pytest.raises(ConnectionLostError) as caught:
+            connection.reconnect(0.0)
+        refused = f"{kind} cannot be reached at port {board.port}: Connection refused"
+        assert caught.value.message == refused
+        with pytest.raises(ConnectionLostError) as caught:
+            connection.reconnect(1.0)
+        assert caught.value.message.startswith(f"{refused} (tried ")
+        assert caught.value.message.endswith(" times in 1 s)")
+        later = threading.Timer(0.5, board.start)
+        later.start()
+        connection.reconnect(20.0)
+        assert says(connection) == "hello\n"
+        later.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "pending"),
+    [("openssh", ["MaxStartups 1:100:1"], 1), ("dropbear", [], 5)],  # dropbear: MAX_UNAUTH_PER_IP
+)
+def test_a_server_with_too_many_logins_under_way_is_tried_again(
+    kind: str,
+    options: list[str],
+    pending: int,
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+) -> None:
+    board = ssh_server(kind, *options)
+    key = new_key("key")
+    board.lets_in(key)
+    hosts = known_hosts(board)
+    with ExitStack() as stack:
+        for _ in range(pending):
+            stack.enter_context(pending_login(board.port))
+        with pytest.raises(ConnectionLostError, match=f"^no SSH connection to {kind}: "):
+            Connection.open(board.with_key(key), hosts)
+        later = threading.Timer(0.5, stack.close)
+        later.start()
+        with Connection.open(board.with_key(key), hosts, patience_s=20) as connection:
+            assert says(connection) == "hello\n"
+        later.join()
+
+
+@both
+def test_a_command_has_a_deadline_and_the_connection_stays(
+    kind: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    board = ssh_server(kind)
+    key = new_key("key")
+    board.lets_in(key)
+    with Connection.open(board.with_key(key), known_hosts(board)) as connection:
+        started = time.monotonic()
+        with pytest.raises(BoardConnectionError) as caught:
+            connection.run("sleep 20", timeout_s=0.3)
+        assert time.monotonic() - started < 5
+        assert not isinstance(caught.value, ConnectionLostError)
+        assert caught.value.message == (
+            f"{kind} does not answer: a command takes longer than 0.3 s"
+        )
+        assert says(connection) == "hello\n"
+
+
+@both
+def test_a_board_that_falls_silent_is_noticed_and_a_busy_one_is_not(
+    kind: str,
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ssh, "KEEPALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(ssh, "DEAD_SECONDS", 1.0)
+    board = ssh_server(kind)
+    key = new_key("key")
+    board.lets_in(key)
+    with Connection.open(board.with_key(key), known_hosts(board)) as connection:
+        assert says(connection, "sleep 2.5; echo done") == "done\n"
+        started = time.monotonic()
+        try:
+            with pytest.raises(ConnectionLostError, match=f"^{kind} has been silent for 1 s: "):
+                connection.run("echo $PPID >pid; kill -STOP $PPID; sleep 20", timeout_s=20)
+            assert time.monotonic() - started < 10
+        finally:
+            os.kill(int((board.home / "pid").read_text()), signal.SIGKILL)
+
+
+@both
+def test_a_password_is_asked_for_where_no_key_fits(
+    kind: str, ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    board = ssh_server(kind)
+    hosts = known_hosts(board)
+    key = new_key("key")
+    question = f"password of {board.user} on {kind}"
+    secrets, asked = answers({question: PASSWORD})
+    for place in (board.board, board.with_key(key)):
+        with Connection.open(place, hosts, secrets) as connection:
+            assert says(connection) == "hello\n"
+    assert asked == [question]  # once
+    told = pickle.loads(pickle.dumps(secrets))  # as a worker process gets it
+    with Connection.open(board.board, hosts, told) as connection:
+        assert says(connection) == "hello\n"
+    with pytest.raises(AuthenticationError) as caught:
+        Connection.open(board.board, hosts, answers({question: "wrong"})[0])
+    assert caught.value.message == f"{kind} does not take this password of {board.user!r}"
+    with pytest.raises(AuthenticationError) as caught:
+        Connection.open(board.with_key(key), hosts)
+    assert caught.value.message == (
+        f"{kind} does not let {board.user!r} in with {key}: install your key there with "
+        "ssh-copy-id, or name another with --key, answer the prompt in a terminal, or use "
+        "--password-fd"
+    )
+
+
+@both
+def test_a_passphrase_is_asked_for_and_never_sent(
+    kind: str,
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    ssh_agent: Callable[..., None],
+) -> None:
+    """The passphrase of one key is the password there: only by sending it one would get in."""
+    board = ssh_server(kind)
+    hosts = known_hosts(board)
+    right, stray = new_key("right", passphrase="opens"), new_key("stray", passphrase=PASSWORD)
+    board.lets_in(right)
+    secrets, asked = answers({f"passphrase of {right}": "opens"})
+    with Connection.open(board.with_key(right), hosts, secrets) as connection:
+        assert says(connection) == "hello\n"
+    assert asked == [f"passphrase of {right}"]
+    with pytest.raises(AuthenticationError, match=r"^this is not the passphrase of "):
+        Connection.open(board.with_key(right), hosts, Secrets(lambda wanted: "wrong"))
+    with pytest.raises(AuthenticationError, match=f"does not let .* in with {stray}: "):
+        Connection.open(board.with_key(stray), hosts, Secrets(lambda wanted: PASSWORD))
+
+
+def test_a_locked_key_that_the_agent_holds_needs_no_passphrase(
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    ssh_agent: Callable[..., None],
+    client_home: Path,
+) -> None:
+    board = ssh_server("openssh")
+    key = new_key("key")
+    board.lets_in(key)
+    ssh_agent(new_key("other"), key)
+    run(["ssh-keygen", "-q", "-p", "-N", "passphrase", "-f", key])
+    secrets, asked = answers({})
+    with Connection.open(board.with_key(key), known_hosts(board), secrets) as connection:
+        assert says(connection) == "hello\n"
+    assert asked == []
+    assert board.log.count("Failed publickey") == 0  # the other key was not offered
+
+
+def test_a_key_and_a_password_where_the_server_wants_both(
+    ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    board = ssh_server("openssh", "AuthenticationMethods publickey,password")
+    key = new_key("key")
+    board.lets_in(key)
+    secrets = Secrets(lambda wanted: PASSWORD)
+    with Connection.open(board.with_key(key), known_hosts(board), secrets) as connection:
+        assert says(connection) == "hello\n"
+
+
+def test_a_server_that_knows_only_old_key_exchanges_is_named(
+    ssh_server: NewServer, known_hosts: Known, new_key: NewKey
+) -> None:
+    board = ssh_server("openssh", "KexAlgorithms diffie-hellman-group14-sha1")
+    with pytest.raises(BoardConnectionError) as caught:
+        Connection.open(board.with_key(new_key("key")), known_hosts(board), patience_s=60)
+    assert not isinstance(caught.value, ConnectionLostError)
+    assert caught.value.message.startswith("no SSH connection to openssh: its SSH server is too ol")
+
+
+@both
+def test_the_configuration_says_everything_in_a_file_that_it_includes(
+    kind: str, ssh_server: NewServer, new_key: NewKey, client_home: Path
+) -> None:
+    board = ssh_server(kind)
+    key = new_key("a key")
+    board.lets_in(key)
+    (client_home / ".ssh" / "config").write_text(f"Include {client_home}/.ssh/boards\n")
+    (client_home / ".ssh" / "boards").write_text(
+        f"Host desk-*\n  HostName 127.0.0.1\n  Port {board.port}\n  User {board.user}\n"
+        f'  IdentityFile "{key}"\n  HostKeyAlias Desk\n  UserKnownHostsFile ~/.ssh/boards_known\n'
+    )
+    hosts = KnownHosts(None)
+    with pytest.raises(UnknownHostKeyError, match=f"is not in {client_home}/.ssh/boards_known$"):
+        Connection.open(parse_address("desk-orin"), hosts)
+    (client_home / ".ssh" / "boards_known").write_text(f"desk {board.public_key}\n")
+    with Connection.open(parse_address("desk-orin"), hosts) as connection:
+        assert says(connection) == "hello\n"
+        assert connection.user == board.user
+
+
+@pytest.mark.parametrize(("outer_kind", "inner_kind"), WAYS)
+def test_the_configuration_names_the_hop(
+    outer_kind: str,
+    inner_kind: str,
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    client_home: Path,
+) -> None:
+    outer, inner = ssh_server(outer_kind), ssh_server(inner_kind)
+    key = new_key("key")
+    outer.lets_in(key)
+    inner.lets_in(key)
+    (client_home / ".ssh" / "config").write_text(
+        f"Host gate\n  HostName 127.0.0.1\n  Port {outer.port}\n"
+        f"Host inner\n  HostName 127.0.0.1\n  Port {inner.port}\n  ProxyJump {outer.user}@gate\n"
+        f"Host *\n  User {inner.user}\n  IdentityFile {key}\n"
+    )
+    with pytest.raises(UnknownHostKeyError, match=r"^the host key of inner, ssh-ed25519 SHA256:"):
+        Connection.open(parse_address("inner"), known_hosts(outer))
+    with Connection.open(parse_address("inner"), known_hosts(outer, inner)) as connection:
+        assert says(connection, 'printf %s "$HOME"') == str(inner.home)
+
+
+def test_a_proxy_command_carries_the_connection_and_its_words_are_told(
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    client_home: Path,
+    require_program: Callable[[str], Path],
+) -> None:
+    board = ssh_server("openssh")
+    key = new_key("key")
+    board.lets_in(key)
+    config = client_home / ".ssh" / "config"
+    config.write_text(f"Host *\n  ProxyCommand {require_program('busybox')} nc %h %p\n")
+    with Connection.open(board.with_key(key), known_hosts(board)) as connection:
+        assert says(connection) == "hello\n"
+    config.write_text("Host *\n  ProxyCommand sh -c 'echo no gate to %h >&2; exit 1'\n")
+    with pytest.raises(ConnectionLostError) as caught:
+        Connection.open(board.with_key(key), known_hosts(board))
+    assert caught.value.details == "no gate to 127.0.0.1"
+
+
+CLIENT = """
+import sys
+from colibri_deploy.cli.passwords import secrets_from
+secrets = secrets_from(int(sys.argv[1]) if sys.argv[1:] else None)
+sys.stdout.write(f"<{secrets.get('password of user on desk')}>")
+"""
+
+
+def test_a_password_comes_from_a_file_descriptor() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"correct horse \nnot this\n")
+    os.close(writer)
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, str(reader)],
+        pass_fds=[reader],
+        capture_output=True,
+        check=True,
+    )
+    os.close(reader)
+    assert done.stdout == b"<correct horse >"
+
+
+def test_a_password_comes_from_a_terminal_without_an_echo() -> None:
+    ours, theirs = os.openpty()
+    words = [sys.executable, "-c", CLIENT]
+    with subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *words],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as child:
+        os.close(theirs)
+        shown = b""
+        while b"password of user on desk: " not in shown:
+            shown += os.read(ours, 1000)
+        os.write(ours, b"correct horse\n")
+        assert child.stdout is not None
+        assert child.stdout.read() == b"<correct horse>"
+    shown += os.read(ours, 1000)
+    assert b"horse" not in shown
+    os.close(ours)
+
+
+def test_nobody_is_asked_where_there_is_no_terminal() -> None:
+    assert run([sys.executable, "-c", CLIENT]).stdout == "<None>"
