@@ -55,6 +55,13 @@ def read_yaml(
         raise raises(problems[0], details="\n".join(problems[1:])) from error
 
 
+def line_of(path: Path, loc: Loc) -> int:
+    """The line (from 1) at which a file that `read_yaml` has read gives the field at `loc`."""
+    document = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    assert document is not None  # an empty file was not read
+    return _line(document, loc)
+
+
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The JSON Schema of the files that `read_yaml` reads as a `model`, for editors."""
     dialect = "https://json-schema.org/draft/2020-12/schema"

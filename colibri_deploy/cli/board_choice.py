@@ -43,8 +43,11 @@ class BoardChoice:
 
     @property
     def name(self) -> str:
-        """What an error calls the board."""
-        return self.board.name if self.board else f"{PREFIX}{self.target.name}"
+        """What the board is called."""
+        if self.emulated is not None:
+            return PREFIX + self.emulated.name
+        assert self.board is not None  # the one or the other
+        return self.board.name
 
     @property
     def engine(self) -> Path:
@@ -225,15 +228,17 @@ def choices(
         boards = select_boards(load_boards(files), patterns, tags, files)
     chosen = []
     for board in boards:
-        kind = target or board.target
-        if not kind:
+        name = target or board.target
+        if not name:
             raise click.UsageError("give --target NAME with --host; `targets` lists the names")
-        mine = replace(board, key=key) if key is not None else board
-        chosen.append((select(targets, kind), mine, None))
+        kind = select(targets, name)
+        keyed = replace(board, key=key) if key is not None else board
+        chosen.append(BoardChoice(kind, keyed, None, known_hosts, secrets, build_dir))
     for name in emulated:
         stand_in = select(targets, name.removeprefix(PREFIX))
-        chosen.append((select(targets, target) if target else stand_in, None, stand_in))
-    return [BoardChoice(*who, known_hosts, secrets, build_dir) for who in chosen]
+        kind = select(targets, target) if target else stand_in
+        chosen.append(BoardChoice(kind, None, stand_in, known_hosts, secrets, build_dir))
+    return chosen
 
 
 def how_to_accept(fingerprint: str) -> str:
