@@ -89,7 +89,6 @@ def _endpoint(board: Board, settings: _Settings, *, direct: bool) -> Endpoint:
     host, port, user = _place(board, settings)
     (alias,) = settings.get("hostkeyalias", ("",))
     keys = tuple(filter(Path.is_file, map(_path, settings["identityfile"])))
-    (agent,) = settings.get("identityagent", ("SSH_AUTH_SOCK",))
     known_hosts = (*settings["userknownhostsfile"], *settings["globalknownhostsfile"])
     (command,) = settings.get("proxycommand", ("none",))
     return Endpoint(
@@ -97,10 +96,10 @@ def _endpoint(board: Board, settings: _Settings, *, direct: bool) -> Endpoint:
         host=host,
         port=port,
         user=user,
-        known_as=alias or (host.lower() if port == SSH_PORT else f"[{host.lower()}]:{port}"),
+        known_as=alias.lower() or (host if port == SSH_PORT else f"[{host}]:{port}"),
         keys=(board.key,) if board.key else keys,
         keys_only=board.key is not None or settings["identitiesonly"] == ("yes",),
-        agent=os.environ.get("SSH_AUTH_SOCK") if agent == "SSH_AUTH_SOCK" else _or_none(agent),
+        agent=_agent(settings),
         known_hosts=tuple(_path(path) for path in known_hosts if path != "none"),
         proxy_command=_or_none(command) if direct else None,
     )
@@ -108,6 +107,15 @@ def _endpoint(board: Board, settings: _Settings, *, direct: bool) -> Endpoint:
 
 def _path(value: str) -> Path:
     return Path(value).expanduser()
+
+
+def _agent(settings: _Settings) -> str | None:
+    (value,) = settings.get("identityagent", ("SSH_AUTH_SOCK",))
+    if value == "none":
+        return None
+    if value == "SSH_AUTH_SOCK" or value.startswith("$"):
+        return os.environ.get(value.removeprefix("$"))
+    return str(_path(value))
 
 
 def _or_none(value: str) -> str | None:
@@ -126,7 +134,7 @@ def _place(board: Board, settings: _Settings) -> tuple[str, int, str]:
             f"the ssh configuration has {host!r} as the HostName of {board.host}, "
             "which is neither a host name nor an IP address"
         )
-    return host, board.port or int(settings["port"][0]), board.user or settings["user"][0]
+    return host.lower(), board.port or int(settings["port"][0]), board.user or settings["user"][0]
 
 
 def _jumps(board: Board, settings: _Settings) -> tuple[Board, ...]:
@@ -196,7 +204,9 @@ def _ask_openssh(program: str, board: Board) -> _Settings:
         "r": user,
         "u": getpass.getuser(),
     }
-    settings["identityfile"] = tuple(_file(key, tokens) for key in settings["identityfile"])
+    for keyword in ("identityfile", "identityagent"):
+        if keyword in settings:
+            settings[keyword] = tuple(_file(value, tokens) for value in settings[keyword])
     for keyword in ("userknownhostsfile", "globalknownhostsfile"):
         # ssh -G prints no quotes: a space ends a path where another one begins.
         paths = re.split(r" (?=[/~]|none)", settings[keyword][0])

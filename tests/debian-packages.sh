@@ -7,7 +7,10 @@ set -eu
 
 case $1 in
 demo) packages="qemu-user-static" ;; # the demonstration can do without, and says so
-test) packages="binutils binutils-multiarch busybox-static dropbear-bin libnss-wrapper openssh-server qemu-user-static" ;;
+test)
+    packages="binutils binutils-multiarch busybox-static dropbear-bin libnss-wrapper"
+    packages="$packages openssh-server qemu-user-static"
+    ;;
 *) echo "usage: $0 demo|test" >&2; exit 2 ;;
 esac
 
