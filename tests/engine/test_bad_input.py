@@ -219,7 +219,7 @@ def test_an_isa_level_that_the_build_lacks(run_engine: Run, model: Path) -> None
         (["--ignore-eos=1"], "--ignore_eos takes no value"),
         (["--tokens", "1"], "name a model with --model; see --help"),
         (["--tokens", "1", "--prompt", "a"], "give one of --prompt, --prompt_file and --tokens"),
-        (["--kv", "auto"], "--kv is auto, expected f32 or f16"),
+        (["--kv", "q4"], "--kv is q4, expected auto, f32, f16 or q8"),
         (["--nll", "--logits"], "give one of --tokenize, --logits and --nll"),
         (
             ["--model", "x", "--tokens", "1", "--logits", "--format", "json"],
