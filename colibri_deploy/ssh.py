@@ -38,6 +38,7 @@ KEEPALIVE_SECONDS = 15.0  # how often an answer is asked for
 DEAD_SECONDS = 60.0  # a board that was silent for so long while a command runs is gone
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 5.0
+_PROXY_END_SECONDS = 2.0  # how long a ProxyCommand may take to end
 _READ_BYTES = 1 << 16
 _PROHIBITED = 1  # RFC 4254, 5.1
 
@@ -141,6 +142,10 @@ class Connection:
                     for chunk in stdin:
                         channel.sendall(chunk)
                     channel.shutdown_write()
+                except TimeoutError as error:
+                    raise ConnectionLostError(
+                        f"{self.board.name} has taken no more data for {STALL_SECONDS:g} s"
+                    ) from error
                 except OSError:
                     if not (channel.closed and self._session.transport.is_active()):
                         raise
@@ -314,9 +319,17 @@ def _start_proxy(command: str, stack: contextlib.ExitStack) -> tuple[socket.sock
             stderr=complaints,
             start_new_session=True,  # Ctrl-C is for us to handle
         )
-    stack.callback(child.wait)
-    stack.callback(child.terminate)
+    stack.callback(_end, child)
     return ours, complaints
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(_PROXY_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def _not_forwarded(
@@ -340,8 +353,8 @@ def _typed(name: str, what: str, complaints: IO[bytes] | None = None) -> Iterato
         raise AuthenticationError(f"{name} ended the login: {error}") from error
     except paramiko.ssh_exception.IncompatiblePeer as error:
         raise BoardConnectionError(
-            f"{what} {name}: its SSH server is too old ({error}); update it, "
-            "dropbear to 2020.79 or later"
+            f"{what} {name}: it offers nothing that is known here ({error}); "
+            "if its server is old, update it, dropbear to 2020.79 or later"
         ) from error
     except paramiko.ChannelException as error:
         raise BoardConnectionError(f"{name} runs no command: {error.text}") from error

@@ -185,10 +185,9 @@ class _Agent(AgentSSH):
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 sock.connect(path)
-            except OSError:  # it is gone
-                sock.close()
-            else:
                 self._connect(sock)  # type: ignore[attr-defined] # for subclasses
+            except (OSError, paramiko.SSHException):  # it is gone, or it is none
+                sock.close()
 
     def close(self) -> None:
         self._close()  # type: ignore[attr-defined]

@@ -148,6 +148,28 @@ def test_noise_of_startup_files_is_dropped(
         assert b"careful" not in probed.stderr
 
 
+@both
+def test_a_board_whose_shell_is_busybox(
+    kind: str,
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    require_program: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    ash = tmp_path / "ash"
+    ash.symlink_to(require_program("busybox"))
+    if kind == "openssh":
+        board = ssh_server(kind, shell=str(ash))
+    else:  # which knows the shells of this machine only
+        board = ssh_server(kind, "-c", f'exec {ash} -c "$SSH_ORIGINAL_COMMAND"')
+    key = new_key("key")
+    board.lets_in(key)
+    with Connection.open(board.with_key(key), known_hosts(board)) as connection:
+        assert says(connection, "readlink /proc/$$/exe") == f"{ash.resolve()}\n"
+        assert BoardShell(connection).attempt("probe").status == 0
+
+
 WAYS = [("openssh", "dropbear"), ("dropbear", "openssh")]
 
 
@@ -321,6 +343,24 @@ def test_a_command_has_a_deadline_and_the_connection_stays(
 
 
 @both
+def test_a_board_that_takes_no_more_data_is_given_up(
+    kind: str,
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ssh, "STALL_SECONDS", 0.5)
+    board = ssh_server(kind)
+    key = new_key("key")
+    board.lets_in(key)
+    with Connection.open(board.with_key(key), known_hosts(board)) as connection:
+        with pytest.raises(ConnectionLostError) as caught:
+            connection.run("exec sleep 20", iter([bytes(1 << 23)]), timeout_s=20)
+        assert caught.value.message == f"{kind} has taken no more data for 0.5 s"
+
+
+@both
 def test_a_board_that_falls_silent_is_noticed_and_a_busy_one_is_not(
     kind: str,
     ssh_server: NewServer,
@@ -432,7 +472,9 @@ def test_a_server_that_knows_only_old_key_exchanges_is_named(
     with pytest.raises(BoardConnectionError) as caught:
         Connection.open(board.with_key(new_key("key")), known_hosts(board), patience_s=60)
     assert not isinstance(caught.value, ConnectionLostError)
-    assert caught.value.message.startswith("no SSH connection to openssh: its SSH server is too ol")
+    assert caught.value.message.startswith(
+        "no SSH connection to openssh: it offers nothing that is"
+    )
 
 
 @both
@@ -506,6 +548,27 @@ from colibri_deploy.cli.passwords import secrets_from
 secrets = secrets_from(int(sys.argv[1]) if sys.argv[1:] else None)
 sys.stdout.write(f"<{secrets.get('password of user on desk')}>")
 """
+
+
+def test_an_agent_that_is_none_holds_no_keys(
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    client_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    board = ssh_server("openssh")
+    key = new_key("key")
+    board.lets_in(key)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.bind(str(client_home / "agent"))
+        stranger.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(client_home / "agent"))
+        threading.Thread(target=lambda: stranger.accept()[0].close()).start()
+        with Connection.open(board.with_key(key), known_hosts(board)) as connection:
+            assert says(connection) == "hello\n"
+    with Connection.open(board.with_key(key), known_hosts(board)) as connection:  # it is gone
+        assert says(connection) == "hello\n"
 
 
 def test_a_password_comes_from_a_file_descriptor() -> None:
