@@ -8,7 +8,9 @@ and says why.
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 import os
 import shutil
 import sys
@@ -136,8 +138,14 @@ def report_row(pytestconfig: pytest.Config) -> Callable[..., None]:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Prints the tables of `report_row`."""
-    for title, rows in config.stash.get(_TABLES, {}).items():
+    """Prints the tables of `report_row`, and the minutes of each directory of tests."""
+    minutes: dict[str, float] = collections.defaultdict(float)
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            minutes[str(Path(report.nodeid.partition("::")[0]).parent)] += report.duration / 60
+    spent = [(name, f"{minutes[name]:.1f}") for name in sorted(minutes)]
+    tables = config.stash.get(_TABLES, {}) | ({"minutes": spent} if spent else {})
+    for title, rows in tables.items():
         terminalreporter.section(title)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
