@@ -251,5 +251,6 @@ def how_to_accept(fingerprint: str) -> str:
     return (
         "compare it with what the board itself says:\n"
         "  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\n"
+        "  dropbearkey -y -f /etc/dropbear/dropbear_ed25519_host_key  # where dropbear serves\n"
         f"if they are equal, accept it for good:\n  {command}"
     )
