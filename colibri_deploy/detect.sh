@@ -7,13 +7,14 @@
 # on standard output; what a board does not say has no line.
 #
 # COLIBRI_SYSROOT, in the environment of an emulated board, is a directory whose proc/, sys/ and
-# etc/ stand for those of the board.
+# etc/ stand for those of the board. Without it a board that runs programs through COLIBRI_RUNNER
+# says little: what lies in /proc is the emulating machine's.
 # shellcheck disable=SC2154 # $mark, $root and $tools are set in front of this text
 
 LC_ALL=C
 export LC_ALL
 exec 2>/dev/null # a file or a tool that is missing is an answer
-top=${COLIBRI_SYSROOT:-}
+top=${COLIBRI_SYSROOT:-${COLIBRI_RUNNER:+/dev/null}}
 proc=$top/proc
 
 # What the shell's startup files print comes before this line, and is dropped.

@@ -28,6 +28,11 @@ from colibri_deploy.ssh_login import Secrets
 from colibri_deploy.targets import Target, load_targets, select
 
 _ACCEPT = "--accept-host-key"
+HOW_TO_COMPARE = (
+    "compare it with what the board itself says:\n"
+    "  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\n"
+    "  dropbearkey -y -f /etc/dropbear/dropbear_ed25519_host_key  # where dropbear serves"
+)
 
 
 @dataclass(frozen=True)
@@ -248,9 +253,4 @@ def how_to_accept(fingerprint: str) -> str:
         at = words.index(_ACCEPT)
         del words[at : at + 2]
     command = shlex.join(("colibri-deploy", *words, _ACCEPT, fingerprint))
-    return (
-        "compare it with what the board itself says:\n"
-        "  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\n"
-        "  dropbearkey -y -f /etc/dropbear/dropbear_ed25519_host_key  # where dropbear serves\n"
-        f"if they are equal, accept it for good:\n  {command}"
-    )
+    return f"{HOW_TO_COMPARE}\nif they are equal, accept it for good:\n  {command}"

@@ -29,6 +29,7 @@ from colibri_deploy.board import (
 )
 from colibri_deploy.boards_file import add_entry, entry_text, make_entry, remove_entry
 from colibri_deploy.cli.board_choice import (
+    HOW_TO_COMPARE,
     BoardChoice,
     choices,
     complete_board,
@@ -249,7 +250,7 @@ def add(
         }
         print_json(record)
         return
-    click.echo(f"{name}, {board.address}, shows the host key {hosts.noted[-1]}")
+    click.echo(f"{name} ({board.address}) shows the host key {hosts.noted[-1]}")
     _print_rows("", "the board says", _fact_rows(facts, kind))
     for finding in findings:
         if finding.verdict != "ok":
@@ -352,9 +353,8 @@ def _open(board: Board, hosts: _NotingHosts, secrets: Secrets) -> Connection:
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
                 error.details = how_to_accept(error.fingerprint)
                 raise
-            click.echo(f"{error.message}; the board itself tells it with", err=True)
-            click.echo("  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub", err=True)
-            click.confirm("are they equal, and do you trust it for good?", abort=True, err=True)
+            click.echo(f"{error.message}\n{HOW_TO_COMPARE}", err=True)
+            click.confirm("are they equal, and do you accept it for good?", abort=True, err=True)
             hosts = replace(hosts, accept=error.fingerprint)
 
 

@@ -117,7 +117,7 @@ def test_a_board_is_added_once_its_host_key_is_accepted(
     done = boards(*words)
     assert (done.status, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == f"desk-pi, {address(server)}, shows the host key ssh-ed25519 {shown}"
+    assert lines[0] == f"desk-pi ({address(server)}) shows the host key ssh-ed25519 {shown}"
     rows = [" ".join(line.split()) for line in lines]
     for row in (
         "model Raspberry Pi 5 Model B Rev 1.0",
@@ -306,6 +306,18 @@ def test_check_says_how_to_accept_an_unknown_host_key(
     done = boards("check", "pi-1")
     assert done.status == 41
     assert "colibri-deploy boards check pi-1 --accept-host-key SHA256:" in done.stderr
+
+
+def test_an_emulated_board_does_not_speak_for_this_machine(
+    boards: Boards, require_program: Callable[[str], Path]
+) -> None:
+    require_program("qemu-riscv64-static")
+    done = boards("check", "sim:bpi-f3", "--json")
+    assert done.status == 0
+    (board,) = json.loads(done.stdout)
+    facts = board["facts"]
+    assert (facts["arch"], facts["isa"], facts["cpu"]) == ("riscv64", None, None)
+    assert (facts["ram_bytes"], facts["model"]) == (None, None)
 
 
 def test_list_and_show(boards: Boards, rack: Path, client_home: Path) -> None:
