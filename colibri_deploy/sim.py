@@ -4,8 +4,9 @@
 
 Where the target is of another architecture than this machine, `uname -m` says that one, and
 COLIBRI_RUNNER names qemu-user with the target's CPU model; the engine is started through it. The
-shell and its tools are this machine's. The home directory persists, so that a second push finds
-what the first one sent; host key and client key are made for one run and pinned.
+shell and its tools are this machine's, unless the faults say otherwise. The home directory
+persists, so that a second push finds what the first one sent; host key and client key are made for
+one run and pinned.
 """
 
 from __future__ import annotations
@@ -17,36 +18,60 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Annotated, Self
 
 import paramiko
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from paramiko import common
+from pydantic import Field
 
 from colibri_deploy.board import Board
 from colibri_deploy.errors import EmulationError
+from colibri_deploy.knobs import format_knobs
 from colibri_deploy.known_hosts import KnownHosts
+from colibri_deploy.process import run
+from colibri_deploy.slow_line import SlowLine
 from colibri_deploy.targets import Target, machine_arch
 
 PREFIX = "sim:"  # of a board's name on the command line
 _USER = "colibri"
 _ADDRESS = "127.0.0.1"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SFTP_SERVERS = (  # Debian, Fedora, Arch
+    "/usr/lib/openssh/sftp-server",
+    "/usr/libexec/openssh/sftp-server",
+    "/usr/lib/ssh/sftp-server",
+)
 _READ_BYTES = 1 << 15
 _LINE_IS_CUT = (OSError, EOFError, paramiko.SSHException)  # what paramiko raises then
 
 
+# $1: size of the home directory $2 in KiB; $3: what /bin/sh shall be. Either may be empty.
+_HOLDER = """
+[ -z "$1" ] || mount -t tmpfs -o "size=$1k,mode=700" colibri "$2" || exit
+[ -z "$3" ] || mount --bind "$3" "$(readlink -f /bin/sh)" || exit
+echo ready
+exec cat
+"""
+
+
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong on an emulated board, for tests."""
+    """What an emulated board and its network lack, and what goes wrong there."""
 
-    cut_after: int | None = None  # bytes of standard input over all commands; then the line is cut
-    file_blocks: int | None = None  # of 512 bytes: no file grows larger
+    latency_ms: Annotated[float, Field(gt=0)] | None = None  # of a round trip
+    mb_per_s: Annotated[float, Field(gt=0)] | None = None  # 1e6 bytes, in each direction
+    cut_after: Annotated[int, Field(ge=0)] | None = None  # bytes of stdin over all commands
+    file_blocks: Annotated[int, Field(ge=0)] | None = None  # of 512 bytes: no file grows larger
+    disk_kib: Annotated[int, Field(gt=0)] | None = None  # home is empty, this large, and not kept
+    no_sftp: bool = False
+    no_sha256sum: bool = False
+    busybox: bool = False  # /bin/sh and all tools are BusyBox's
 
 
 class SimBoard:
@@ -58,6 +83,13 @@ class SimBoard:
         self._directory = directory.resolve()
         self._faults = faults or Faults()
         self._runner = _runner(target)
+        self._line: SlowLine | None = None
+        if self._faults.latency_ms or self._faults.mb_per_s:
+            rate = self._faults.mb_per_s
+            self._line = SlowLine(
+                (self._faults.latency_ms or 0) / 1e3, rate * 1e6 if rate else None
+            )
+        self._inside: tuple[str, ...] = ()  # what a command begins with that runs on the board
         self._received = 0  # bytes of standard input
         self._lock = threading.Lock()  # of the four below
         self._transports: list[paramiko.Transport] = []
@@ -75,6 +107,7 @@ class SimBoard:
         with contextlib.ExitStack() as stack:
             keys = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="colibri-sim-")))
             self._furnish()
+            self._inside = stack.enter_context(self._mounted())
             self._host_key = _new_key(keys / "host")
             self._client_key = _new_key(keys / "client")
             self._listener = stack.enter_context(socket.create_server((_ADDRESS, 0)))
@@ -84,7 +117,7 @@ class SimBoard:
             known.write_text(f"[{_ADDRESS}]:{port} {name} {blob}\n", encoding="utf-8")
             self.known_hosts = KnownHosts(known)
             self.board = Board(
-                name=PREFIX + self._target.name,
+                name=PREFIX + self._target.name + format_knobs(self._faults),
                 host=_ADDRESS,
                 user=_USER,
                 port=port,
@@ -107,11 +140,13 @@ class SimBoard:
 
     def _furnish(self) -> None:
         """Makes the home directory and the programs that differ from this machine's."""
-        programs = self._directory / "bin"
-        for directory in (self.home, programs):
+        programs, tools = self._directory / "bin", self._directory / "tools"
+        for directory in (self.home, programs, tools):
             directory.mkdir(parents=True, exist_ok=True)
-        for program in programs.iterdir():
+        for program in (*programs.iterdir(), *tools.iterdir()):
             program.unlink()
+        for name, path in self._tools().items():
+            (tools / name).symlink_to(path)
         if self._runner:
             (programs / Path(self._runner[0]).name).symlink_to(self._runner[0])
             uname = programs / "uname"
@@ -124,12 +159,60 @@ class SimBoard:
             )
             uname.chmod(0o755)
 
+    def _tools(self) -> dict[str, Path]:
+        """The programs that the board has, by name, where those are not simply this machine's."""
+        tools: dict[str, Path] = {}
+        if self._faults.busybox:
+            busybox = _busybox()
+            tools = dict.fromkeys(run((busybox, "--list")).stdout.split(), busybox)
+        elif self._faults.no_sha256sum:
+            for directory in reversed(_PATH.split(":")):  # the first one in PATH counts
+                if Path(directory).is_dir():
+                    tools |= {path.name: path for path in Path(directory).iterdir()}
+        if self._faults.no_sha256sum:
+            tools.pop("sha256sum", None)
+        return tools
+
+    @contextlib.contextmanager
+    def _mounted(self) -> Iterator[tuple[str, ...]]:
+        """A mount namespace with the small disk and BusyBox's shell; how to enter it.
+
+        A program holds it, which ends with its standard input, and so with this process at last.
+        """
+        disk, busybox = self._faults.disk_kib, self._faults.busybox
+        if disk is None and not busybox:
+            yield ()
+            return
+        user = () if os.geteuid() == 0 else ("--map-root-user",)
+        words = (str(disk or ""), str(self.home), str(_busybox()) if busybox else "")
+        holder = subprocess.Popen(
+            ("unshare", "--mount", *user, "/bin/sh", "-c", _HOLDER, "sh", *words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us to handle
+        )
+        with holder:
+            assert holder.stdin is not None  # asked for above, as are the others
+            assert holder.stdout is not None
+            assert holder.stderr is not None
+            if holder.stdout.readline() != b"ready\n":
+                raise EmulationError(
+                    f"{PREFIX}{self._target.name} needs a mount namespace of its own: "
+                    + holder.stderr.read().decode(errors="replace").strip()
+                )
+            enter = ("--user", "--preserve-credentials") if user else ()
+            yield ("nsenter", "--target", str(holder.pid), "--mount", *enter)
+            holder.stdin.close()
+
     def _environment(self) -> dict[str, str]:
+        tools = self._directory / "tools"
+        path = str(tools) if self._faults.busybox or self._faults.no_sha256sum else _PATH
         runner = [Path(word).name if at == 0 else word for at, word in enumerate(self._runner)]
         return {
             "COLIBRI_RUNNER": " ".join(runner),
             "HOME": str(self.home),
-            "PATH": f"{self._directory / 'bin'}:{_PATH}",
+            "PATH": f"{self._directory / 'bin'}:{path}",
             "USER": _USER,
         }
 
@@ -147,6 +230,8 @@ class SimBoard:
             except OSError:
                 return  # closed
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._line is not None:
+                sock = self._line.attach(sock)
             with self._lock:
                 if self._closing:
                     sock.close()
@@ -161,6 +246,14 @@ class SimBoard:
         """Runs a command for a client, in threads of its own."""
         self._start(self._execute, channel, command)
 
+    def start_sftp(self, channel: paramiko.Channel) -> bool:
+        """Starts the SFTP server for a client; False: the board has none."""
+        server = next(filter(os.path.exists, _SFTP_SERVERS), None)
+        if server is None or self._faults.no_sftp:
+            return False
+        self.execute(channel, f"exec {server}".encode())
+        return True
+
     def lets_in(self, user: str, key: paramiko.PKey) -> bool:
         """Whether a client may log in."""
         return user == _USER and key.asbytes() == self._client_key.asbytes()
@@ -173,8 +266,11 @@ class SimBoard:
             if self._closing:
                 return
             child = subprocess.Popen(
-                ["/bin/sh", "-c", limits + 'exec /bin/sh -c "$1"', "sh", os.fsdecode(command)],
-                cwd=self.home,
+                [
+                    *self._inside,
+                    *("/bin/sh", "-c", limits + 'cd && exec /bin/sh -c "$1"', "sh"),
+                    os.fsdecode(command),
+                ],
                 env=self._environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -245,6 +341,9 @@ class _Door(paramiko.ServerInterface):
         self._sim.execute(channel, command)
         return True
 
+    def check_channel_subsystem_request(self, channel: paramiko.Channel, name: str) -> bool:
+        return name == "sftp" and self._sim.start_sftp(channel)
+
 
 def _runner(target: Target) -> tuple[str, ...]:
     """What runs the target's binaries on this machine; empty where it does so itself."""
@@ -258,6 +357,16 @@ def _runner(target: Target) -> tuple[str, ...]:
             f"(Debian, Ubuntu) or qemu-user; {PREFIX}host runs without"
         )
     return (program, "-cpu", target.facts.qemu_cpu) if target.facts.qemu_cpu else (program,)
+
+
+def _busybox() -> Path:
+    program = shutil.which("busybox")
+    if program is None:
+        raise EmulationError(
+            f"{PREFIX}... with BusyBox needs busybox: install the package busybox-static "
+            "(Debian, Ubuntu)"
+        )
+    return Path(program).resolve()
 
 
 def _new_key(path: Path) -> paramiko.PKey:
