@@ -47,7 +47,8 @@ def parse_emulated(name: str, targets: Mapping[str, Target]) -> Emulated:
     """
     prefix, colon, rest = name.partition(":")
     if prefix + colon not in PREFIXES:
-        raise UnknownBoardError(f"{name} is no emulated board: write {' or '.join(PREFIXES)}TARGET")
+        names = " or ".join(f"{one}TARGET" for one in PREFIXES)
+        raise UnknownBoardError(f"{name} is no emulated board: write {names}")
     kind, *words = rest.split(",")
     target = select(dict(targets), kind)
     board = f"{prefix}:{kind}"

@@ -188,7 +188,7 @@ class VmBoard:
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         """`name` begins with PREFIX; `root` holds the boards' directories."""
-        self._name = name
+        self.name = name
         self._target = target
         self._options = options
         self._on_step = on_step
@@ -264,7 +264,7 @@ class VmBoard:
         image = find_image(self._target.arch, cache_directory())
         if image is None:
             raise EmulationError(
-                f"there is no {self._target.arch} image for {self._name}; build it: "
+                f"there is no {self._target.arch} image for {self.name}; build it: "
                 f"colibri-deploy emulate build {self._target.name}"
             )
         return image
@@ -274,16 +274,16 @@ class VmBoard:
         image = self.image()
         if shutil.which(self._machine.program) is None:
             raise EmulationError(
-                f"{self._name} needs {self._machine.program}: install the package "
+                f"{self.name} needs {self._machine.program}: install the package "
                 f"{self._machine.package} (Debian, Ubuntu)"
             )
         self._make_disk()
         started, clock = time.time(), time.monotonic()
-        self._on_step(f"booting {self._name}")
+        self._on_step("booting")
         identity = str(uuid.uuid4())
         port = self._power_on(image, identity)
         vm = RunningVm(
-            name=self._name,
+            name=self.name,
             pid=int((self.directory / "pid").read_text()),
             port=port,
             uuid=identity,
@@ -315,7 +315,7 @@ class VmBoard:
             except ProcessError as error:
                 if "host forwarding" not in error.details or attempt == _PORT_TRIES:
                     raise EmulationError(
-                        f"{self._name} does not start: {error.message}", details=error.details
+                        f"{self.name} does not start: {error.message}", details=error.details
                     ) from error
         return port
 
@@ -334,7 +334,7 @@ class VmBoard:
         how = "does not answer" if vm.is_alive() else "ended"
         console = (self.directory / "console.log").read_text(errors="replace")
         raise EmulationError(
-            f"{self._name} {how} while booting; {self.directory}/console.log ends with",
+            f"{self.name} {how} while booting; {self.directory}/console.log ends with",
             details="\n".join(console.splitlines()[-10:]),
         )
 
@@ -346,7 +346,7 @@ class VmBoard:
         program = shutil.which("mke2fs", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
         if program is None:
             raise EmulationError(
-                f"{self._name} needs mke2fs: install the package e2fsprogs (Debian, Ubuntu)"
+                f"{self.name} needs mke2fs: install the package e2fsprogs (Debian, Ubuntu)"
             )
         new = self.directory / "disk.new"
         with new.open("wb") as file:

@@ -19,10 +19,10 @@ from click.shell_completion import CompletionItem
 from colibri_deploy.board import Board, boards_files, load_boards, parse_address, select_boards
 from colibri_deploy.cli.passwords import secrets_from
 from colibri_deploy.cli.targets import complete_target
+from colibri_deploy.emulated import PREFIXES, Emulated, parse_emulated
 from colibri_deploy.errors import ColibriDeployError, UnknownHostKeyError
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.resources import engine_root
-from colibri_deploy.sim import PREFIX, SimBoard
 from colibri_deploy.ssh import Connection
 from colibri_deploy.ssh_login import Secrets
 from colibri_deploy.targets import Target, load_targets, select
@@ -40,8 +40,8 @@ class BoardChoice:
     """What the command line says of one board; opened, a connection to it."""
 
     target: Target
-    board: Board | None  # None: emulate the target `emulated`
-    emulated: Target | None
+    board: Board | None  # None: it is `emulated`
+    emulated: Emulated | None
     known_hosts: KnownHosts
     secrets: Secrets
     build_dir: Path
@@ -50,7 +50,7 @@ class BoardChoice:
     def name(self) -> str:
         """What the board is called."""
         if self.emulated is not None:
-            return PREFIX + self.emulated.name
+            return self.emulated.name
         assert self.board is not None  # the one or the other
         return self.board.name
 
@@ -64,8 +64,8 @@ class BoardChoice:
         """A connection to the board; an emulated one is there as long as the connection."""
         if self.emulated is not None:
             with (
-                SimBoard(self.emulated, self.build_dir / "sim" / self.emulated.name) as sim,
-                Connection.open(sim.board, sim.known_hosts) as connection,
+                self.emulated.prepare(self.build_dir) as there,
+                Connection.open(there.board, there.known_hosts) as connection,
             ):
                 yield connection
             return
@@ -119,7 +119,10 @@ def complete_board(
     except ColibriDeployError:
         return []  # a completion has nobody to tell
     helps = {name: board.address for name, board in boards.items()}
-    helps |= {PREFIX + name: f"emulated: {one.facts.description}" for name, one in targets.items()}
+    for prefix in PREFIXES:
+        helps |= {
+            prefix + name: f"emulated: {one.facts.description}" for name, one in targets.items()
+        }
     return [
         CompletionItem(name, help=text)
         for name, text in helps.items()
@@ -179,8 +182,8 @@ _OPTIONS = (
         multiple=True,
         metavar="NAME",
         shell_complete=complete_board,
-        help="A board of boards.yaml, a pattern such as 'orin-*', or sim:TARGET, emulated on "
-        "this machine.",
+        help="A board of boards.yaml, a pattern such as 'orin-*', or sim:TARGET or vm:TARGET, "
+        "emulated on this machine.",
     ),
     tag_option,
     click.option("--host", metavar="USER@ADDR[:PORT]", help="A board by its address."),
@@ -221,12 +224,12 @@ def choices(
     if bool(names or tags) == (host is not None):
         raise click.UsageError("give either --board NAME or --host USER@ADDR")
     targets = load_targets(engine_root())
-    patterns = [name for name in names if not name.startswith(PREFIX)]
-    emulated = [name for name in dict.fromkeys(names) if name.startswith(PREFIX)]
+    patterns = [name for name in names if not name.startswith(PREFIXES)]
+    emulated = [name for name in dict.fromkeys(names) if name.startswith(PREFIXES)]
     if emulated and tags:
         raise click.UsageError(f"{emulated[0]} has no tags")
     if emulated and (key or known_hosts.accept):
-        raise click.UsageError(f"{emulated[0]} has keys of its own, made for each run")
+        raise click.UsageError(f"{emulated[0]} has keys of its own: leave out --key and {_ACCEPT}")
     boards = [parse_address(host)] if host is not None else []
     if patterns or tags:
         files = boards_files()
@@ -240,8 +243,8 @@ def choices(
         keyed = replace(board, key=key) if key is not None else board
         chosen.append(BoardChoice(kind, keyed, None, known_hosts, secrets, build_dir))
     for name in emulated:
-        stand_in = select(targets, name.removeprefix(PREFIX))
-        kind = select(targets, target) if target else stand_in
+        stand_in = parse_emulated(name, targets)
+        kind = select(targets, target) if target else stand_in.target
         chosen.append(BoardChoice(kind, None, stand_in, known_hosts, secrets, build_dir))
     return chosen
 

@@ -18,9 +18,11 @@ from colibri_deploy.cli.byte_progress import ByteProgress
 from colibri_deploy.cli.console import print_json, stdout_console
 from colibri_deploy.cli.push import push_record, run_push
 from colibri_deploy.cli.smoke import HOST, fail_unless_ok, print_smoke, run_smoke, smoke_record
+from colibri_deploy.emulated import Emulated
 from colibri_deploy.golden import Prompt
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.resources import engine_root
+from colibri_deploy.sim import Faults
 from colibri_deploy.smoke import Reference
 from colibri_deploy.ssh_login import Secrets
 from colibri_deploy.targets import load_targets, machine_arch, select
@@ -79,7 +81,7 @@ def demo(build_dir: Path, as_json: bool) -> None:
     choice = BoardChoice(
         target=select(targets, board),
         board=None,
-        emulated=select(targets, board),
+        emulated=Emulated(select(targets, board), Faults()),
         known_hosts=KnownHosts(None),
         secrets=Secrets(),
         build_dir=build_dir,

@@ -199,7 +199,7 @@ def test_a_verb_wants_one_board_and_its_target(verb: str, deploy: Callable[..., 
     assert "give --target NAME with --host" in done.stderr
     done = deploy(verb, "--board", "sim:host", "--key", "mine")
     assert done.status == 2
-    assert "sim:host has keys of its own, made for each run" in done.stderr
+    assert "sim:host has keys of its own: leave out --key and --accept-host-key" in done.stderr
     done = deploy(verb, "--board", "sim:jetson")
     assert done.status == 20
     assert "did you mean 'jetson-orin'?" in done.stderr
