@@ -10,8 +10,10 @@
 #   store/.<sha256>.partial        one that is being sent
 #   releases/<id>/<name>           symbolic links into the store, and `manifest`
 #   current                        a symbolic link to a release
+#   history                        ids of the releases that were current before, the last one first
+#   lock/<nonce>.<beat>            while somebody deploys
 #
-# Answers are lines `key value...` on standard output. A failure is a line on standard error and a
+# A verb that writes takes as its first argument the nonce of the deploy that owns the lock. Answers are lines `key value...` on standard output. A failure is a line on standard error and a
 # status other than 0.
 
 LC_ALL=C
@@ -34,6 +36,9 @@ case $root in
 esac
 store=$root/store
 releases=$root/releases
+lock=$root/lock
+history=$root/history
+kept_releases=2 # besides the current one
 
 # The size of a file in bytes; `wc -c` reads all of it on some boards.
 size() {
@@ -69,6 +74,72 @@ engine_is_sound() {
     fi
 }
 
+# The lock is a directory with one file in it: its name is the nonce of the deploy that owns the
+# lock, and a number, which the owner counts up as long as it lives; its content says since when (by
+# the board's clock), and who that is. Only one of those who rename a file succeeds. So a lock is
+# taken over from a dead owner by renaming the file that was seen to stand still; that fails if the
+# owner lives after all, or if somebody else was faster. No clock has to be right for it.
+
+# lock NONCE OWNER SEEN: takes the lock, from the deploy whose file is SEEN if that is not empty; `-`
+# stands for an owner that died before it made its file.
+# Answers `owned`, or `held FILE SECONDS OWNER` of the deploy that has it, `?` for what is not known.
+lock() {
+    mkdir -p -- "$root" || exit 1
+    now=$(date +%s)
+    if take "$1" "$3"; then
+        printf '%s %s\n' "$now" "$2" | cat >"$lock/$1.0" || {
+            rm -f -- "$lock/$1.0"
+            rmdir -- "$lock"
+            exit 1
+        }
+        echo owned
+        return
+    fi
+    [ -d "$lock" ] || exit 1 # it cannot be made; mkdir has said why
+    for file in "$lock"/*; do
+        since='' owner='?'
+        [ -f "$file" ] || file=-
+        [ "$file" = - ] || { read -r since owner <"$file"; } 2>/dev/null
+        case $since in
+        '' | *[!0-9]*) age='?' ;;
+        *) age=$((now - since)) ;;
+        esac
+        printf 'held %s %s %s\n' "${file##*/}" "$age" "$owner"
+        return
+    done
+}
+
+# take NONCE SEEN: the atomic part of `lock`.
+take() {
+    case $2 in
+    '') ;;
+    -) rmdir -- "$lock" 2>/dev/null ;;
+    *) ! mv -- "$lock/$2" "$lock/$1.0" 2>/dev/null || return 0 ;;
+    esac
+    mkdir -- "$lock" 2>/dev/null || { [ ! -d "$lock" ] && mkdir -- "$lock"; }
+}
+
+# hold NONCE: counts the lock's number up for each line that comes, and gives it up at the end.
+hold() {
+    beat=0
+    while read -r _; do
+        mv -- "$lock/$1.$beat" "$lock/$1.$((beat + 1))" || exit 1
+        beat=$((beat + 1))
+    done
+    rm -- "$lock/$1.$beat" && rmdir -- "$lock"
+}
+
+# owned NONCE: ends the verb unless the lock is that deploy's.
+owned() {
+    # Twice, because the file may be renamed in between.
+    is_file "$lock/$1".* || is_file "$lock/$1".* ||
+        fail "another deploy took the lock, because this one gave no sign of life for too long"
+}
+
+is_file() {
+    [ -f "$1" ]
+}
+
 # probe: what the board is and has. Writes nothing.
 probe() {
     printf 'machine %s\n' "$(uname -m)"
@@ -81,12 +152,28 @@ probe() {
         read -r _
         read -r _ _ _ free _ && printf 'free_kib %s\n' "$free"
     }
-    [ ! -h "$root/current" ] || printf 'current %s\n' "$(readlink "$root/current")"
+    [ ! -h "$root/current" ] || printf 'current %s\n' "$(current)"
     [ ! -f "$root/current/manifest" ] || sed 's/^/file /' "$root/current/manifest"
+    previous | sed 's/^/previous /'
 }
 
-# stored SHA256...: which of these files are here, whole or in part. Writes nothing.
-stored() {
+# The id of the current release.
+current() {
+    id=$(readlink "$root/current") && printf '%s\n' "${id##*/}"
+}
+
+# The ids of the releases that can be gone back to, the last one first.
+previous() {
+    [ -f "$history" ] || return 0
+    now=$(current)
+    while read -r id; do
+        [ "$id" = "$now" ] || [ ! -d "$releases/$id" ] || printf '%s\n' "$id"
+    done <"$history" | head -n "$kept_releases"
+}
+
+# look SHA256...: what `probe` says, and which of these files are here, whole or in part.
+look() {
+    probe
     for sha; do
         [ ! -f "$store/$sha" ] || printf 'whole %s %s\n' "$sha" "$(size "$store/$sha")"
         partial=$store/.$sha.partial
@@ -94,8 +181,10 @@ stored() {
     done
 }
 
-# receive SHA256 OFFSET: appends standard input to what is here already of a file.
+# receive NONCE SHA256 OFFSET: appends standard input to what is here already of a file.
 receive() {
+    owned "$1"
+    shift
     mkdir -p "$store" "$releases" || exit 1
     partial=$store/.$1.partial
     [ "$2" != 0 ] || : >"$partial" || exit 1
@@ -104,10 +193,12 @@ receive() {
     cat >>"$partial"
 }
 
-# seal SHA256 ENGINE: verifies a file with the engine of that SHA-256, and puts it in the store.
-# seal SHA256 '' CKSUM: the same for an engine itself.
+# seal NONCE SHA256 ENGINE: verifies a file with the engine of that SHA-256, and puts it in the store.
+# seal NONCE SHA256 '' CKSUM: the same for an engine itself.
 # Answers `sound`, or `damaged` for a file that is not what its name says; that is removed.
 seal() {
+    owned "$1"
+    shift
     file=$store/$1
     [ -f "$file" ] || file=$store/.$1.partial
     if [ -z "$2" ]; then
@@ -154,9 +245,22 @@ mend() {
     rm -rf -- "$3"
 }
 
-# release ID ENGINE [NAME SHA256]...: makes a release of files in the store the current one.
+# switch_to ID ENGINE: makes a release that is whole the current one.
+switch_to() {
+    if now=$(current) && [ "$now" != "$1" ]; then
+        # Before the switch: should it not take place, the first line is the current release's.
+        { printf '%s\n' "$now" && previous; } | cat >"$root/.history.partial" || exit 1
+        durable "$root/.history.partial"
+        mv -- "$root/.history.partial" "$history" || exit 1
+    fi
+    engine "$2" --switch "$root/current" "releases/$1"
+}
+
+# release NONCE ID ENGINE [NAME SHA256]...: makes a release of files in the store the current one.
 # One of that name that is there already is mended, see above.
 release() {
+    owned "$1"
+    shift
     made=$releases/$1
     new=$releases/.$1.partial
     id=$1
@@ -176,7 +280,103 @@ release() {
         rm -rf -- "$made" && mv -- "$new" "$made" || exit 1
     fi
     durable "$releases"
-    engine "$run" --switch "$root/current" "releases/$id"
+    switch_to "$id" "$run"
+}
+
+# prune NONCE: removes what neither the current release uses nor those that can be gone back to.
+# Answers `pruned release ID` and `pruned file SHA256 BYTES`.
+prune() {
+    owned "$1"
+    keep=" $(current) $(previous | tr '\n' ' ')"
+    used=
+    for link in "$releases"/*/*; do
+        id=${link%/*}
+        case $keep in
+        *" ${id##*/} "*) [ ! -h "$link" ] || used="$used $(readlink "$link") " ;;
+        esac
+    done
+    for path in "$releases"/* "$releases"/.*.partial; do
+        [ -e "$path" ] || [ -h "$path" ] || continue
+        id=${path##*/}
+        case $keep in
+        *" $id "*) ;;
+        *) rm -rf -- "$path" && printf 'pruned release %s\n' "$id" ;;
+        esac || exit 1
+    done
+    for path in "$store"/* "$store"/.*.partial; do
+        [ -f "$path" ] || continue
+        sha=${path##*/}
+        case $used in
+        *" ../../store/$sha "*) ;;
+        *) bytes=$(size "$path") && rm -f -- "$path" && printf 'pruned file %s %s\n' "$sha" "$bytes" ;;
+        esac || exit 1
+    done
+    rm -f -- "$root"/current.[0-9]* "$root/.history.partial"
+}
+
+# check ID: whether the files of a release are what its manifest says. Writes nothing.
+# Answers `sound SHA256 NAME` or `damaged SHA256 NAME` for each.
+check() {
+    made=$releases/$1
+    [ -f "$made/manifest" ] || fail "there is no release $1"
+    while read -r sha name; do
+        if [ "$name" = colibri ] && command -v sha256sum >/dev/null; then
+            sum=$(sha256sum <"$made/$name")
+        else
+            sum=$(sha256 "$made/$name" "$made/colibri")
+        fi
+        if [ "${sum%% *}" = "$sha" ]; then verdict=sound; else verdict=damaged; fi
+        printf '%s %s %s\n' $verdict "$sha" "$name"
+    done <"$made/manifest" 2>/dev/null
+}
+
+# rollback NONCE ID: makes a release that `check` found sound the current one.
+rollback() {
+    owned "$1"
+    switch_to "$2" "$releases/$2/colibri"
+}
+
+# contents: what `undeploy` would remove, `kib NUMBER`, and what it would not, `foreign PATH`.
+contents() {
+    cd -- "$root/" 2>/dev/null || return 0
+    du -sk . | sed 's/[^0-9].*//; s/^/kib /'
+    find . | while read -r path; do
+        is_ours "${path#./}" || printf 'foreign %s\n' "${path#./}"
+    done
+}
+
+# is_ours PATH: whether a path below $root is one that the verbs above make.
+is_ours() {
+    case $1 in
+    . | store | releases | history | .history.partial | lock) ;;
+    current | current.[0-9]*) [ -h "$1" ] ;;
+    store/*/* | releases/*/*/* | lock/*/*) false ;;
+    lock/*.*[0-9]) ;;
+    store/*)
+        name=${1#store/.}
+        name=${name#store/}
+        name=${name%.partial}
+        case $name in
+        *[!0-9a-f]*) false ;;
+        *) [ ${#name} = 64 ] && [ -f "$1" ] ;;
+        esac
+        ;;
+    releases/*/manifest) ;;
+    releases/*/*) [ -h "$1" ] ;;
+    releases/*) [ -d "$1" ] ;;
+    *) false ;;
+    esac
+}
+
+# undeploy NONCE: removes everything of ours, the lock and $root too, unless something else is there.
+undeploy() {
+    owned "$1"
+    contents | grep '^foreign ' >&2 && fail "$root holds what no deploy has put there; nothing was removed"
+    cd / || exit 1
+    rm -f -- "$root/current" "$root"/current.[0-9]* &&
+        rm -rf -- "$releases" "$store" "$history" "$root/.history.partial" "$lock" || exit 1
+    # A mount point stays, and so does what was made in a directory where nobody else may write.
+    rmdir -- "$root" 2>/dev/null || printf 'left %s\n' "$root"
 }
 
 # run ARGUMENT...: the engine of the current release.

@@ -211,3 +211,21 @@ class SshConfigError(ColibriDeployError):
     """~/.ssh/config is not valid, or asks for what is not done here."""
 
     exit_code = 40
+
+
+class BoardBusyError(ColibriDeployError):
+    """Somebody else deploys to the board."""
+
+    exit_code = 41
+
+
+class ReleaseError(ColibriDeployError):
+    """A board has no such release, or it is damaged there."""
+
+    exit_code = 42
+
+
+class ForeignFilesError(ColibriDeployError):
+    """A board's directory holds what no deploy has put there."""
+
+    exit_code = 43

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pushes an engine, and a model with it, to a board: what is there is not sent again.
 
-The engine goes first, because it is what verifies the other files on the board. Until the last
-step, the switch of one symbolic link, the release that was current before stays so.
+The engine goes first, because it is what verifies the other files on the board. Until the switch of
+one symbolic link, the release that was current before stays so; what no release needs any more is
+removed after it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from colibri_deploy.board_lock import board_lock
 from colibri_deploy.board_shell import BoardShell
 from colibri_deploy.errors import BoardArchError, BoardFullError, FileMissingError, TransferError
 from colibri_deploy.model import Model
 from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
 from colibri_deploy.ssh import Connection
-from colibri_deploy.store import ENGINE_NAME, BoardState, Item, Store, Stored, release_id
+from colibri_deploy.store import (
+    ENGINE_NAME,
+    BoardState,
+    Item,
+    Pruned,
+    Store,
+    Stored,
+    release_id,
+)
 from colibri_deploy.targets import Target, machine_arch
 
 
@@ -30,6 +40,9 @@ class Progress(Protocol):
 
     def advance(self, n_bytes: int) -> None:
         """`n_bytes` more are done."""
+
+    def wait_for(self, owner: str) -> None:
+        """Somebody else deploys, or did so until he died; it will be known in seconds."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +100,7 @@ class Pushed:
     root: str  # directory on the board
     files: tuple[PushedFile, ...]
     mended: tuple[str, ...]  # links of the release, and its manifest, that were damaged
+    pruned: Pruned
     bytes_sent: int
     seconds: float
 
@@ -113,13 +127,21 @@ def plan_push(
         Model.open(model)
         paths += [(name, model / name) for name in (MODEL_NAME, CONFIG_NAME)]
     store = Store(BoardShell(connection))
-    state = store.probe()
-    check_arch(connection, target, state)
+    check_arch(connection, target, store.probe())
     items = [_read(name, path, progress) for name, path in paths]
-    if model is None and state.current != release_id(items):  # else it has the engine alone
+    return _plan(connection, store, target, items)
+
+
+def _plan(connection: Connection, store: Store, target: Target, local: list[Item]) -> PushPlan:
+    """What is to be done for the files that are here."""
+    items = local
+    state, stored = store.look(items)
+    if len(local) == 1 and state.current != release_id(local):  # else it has the engine alone
         _check_manifest(connection, state)
-        items += [Item(name, sha) for name, sha in state.files.items() if name != ENGINE_NAME]
-    stored = store.stored(items)
+        items = local + [
+            Item(name, sha) for name, sha in state.files.items() if name != ENGINE_NAME
+        ]
+        state, stored = store.look(items)
     files = tuple(PlannedFile(item, stored[item.sha256]) for item in items)
     plan = PushPlan(target, state, files, release_id(items))
     if state.free_bytes is not None and plan.to_send > state.free_bytes:
@@ -131,18 +153,28 @@ def plan_push(
 
 
 def push(connection: Connection, plan: PushPlan, progress: Progress) -> Pushed:
-    """Does what was planned. Raises TransferError and the errors of `Store`."""
+    """Does what was planned, and what else another deploy has made necessary since.
+
+    Raises BoardBusyError, TransferError and the errors of `plan_push` and `Store`.
+    """
     started = time.monotonic()
-    store = Store(BoardShell(connection))
-    engine = plan.files[0].item
-    files = tuple(_place(connection, store, file, engine, progress) for file in plan.files)
-    mended = store.release(plan.release, [file.item for file in plan.files], engine)
+    shell = BoardShell(connection)
+    with board_lock(shell, plan.state.root, progress.wait_for) as nonce:
+        store = Store(shell, nonce)
+        local = [file.item for file in plan.files if file.item.path]
+        plan = _plan(connection, store, plan.target, local)
+        engine = local[0]
+        files = tuple(_place(connection, store, file, engine, progress) for file in plan.files)
+        items = [file.item for file in plan.files]
+        mended = store.release(plan.release, items, engine)
+        pruned = store.prune()
     return Pushed(
         release=plan.release,
         previous=plan.state.current,
         root=plan.state.root,
         files=files,
         mended=mended,
+        pruned=pruned,
         bytes_sent=sum(file.sent for file in files),
         seconds=time.monotonic() - started,
     )
@@ -174,7 +206,11 @@ def _read(name: str, path: Path, progress: Progress) -> Item:
 
 
 def _place(
-    connection: Connection, store: Store, file: PlannedFile, engine: Item, progress: Progress
+    connection: Connection,
+    store: Store,
+    file: PlannedFile,
+    engine: Item,
+    progress: Progress,
 ) -> PushedFile:
     """Brings one file into the store, whole and verified."""
     item = file.item

@@ -14,6 +14,7 @@ from colibri_deploy.board_shell import VERB_SECONDS, BoardShell
 from colibri_deploy.errors import BoardError, FileMissingError
 
 ENGINE_NAME = "colibri"
+CHECK_SECONDS = 3600.0  # for what reads or removes all files of a release
 _CHUNK_BYTES = 1 << 18
 _SLOW_BYTES_PER_S = 2e6  # a slow board reads, hashes and writes no slower than this
 
@@ -48,6 +49,7 @@ class BoardState:
     free_bytes: int | None  # None: the board does not say
     current: str | None  # id of the release
     files: dict[str, str] = field(default_factory=dict)  # of that release: name to SHA-256
+    previous: tuple[str, ...] = ()  # ids of the releases that can be gone back to, the last first
 
     @property
     def is_consistent(self) -> bool:
@@ -64,39 +66,63 @@ class Stored:
     partial: int = 0  # bytes of an upload that was cut
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What is in the directory on a board."""
+
+    bytes: int | None  # on the disk; None: there is no directory
+    foreign: tuple[str, ...]  # paths in it of what no deploy has put there
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed because no release that is kept needs it."""
+
+    releases: tuple[str, ...]  # ids
+    bytes: int  # of files in the store
+
+
 class Store:
     """The store on one board. All methods raise BoardConnectionError, BoardError, BoardFullError.
 
-    An engine has to be sealed before other files: it is what verifies them.
+    An engine has to be sealed before other files: it is what verifies them. Who writes has to own
+    the board's lock, and gives its nonce.
     """
 
-    def __init__(self, shell: BoardShell) -> None:
+    def __init__(self, shell: BoardShell, nonce: str = "") -> None:
         self._shell = shell
+        self._nonce = nonce
 
     def probe(self) -> BoardState:
-        """Looks and writes nothing."""
+        """What the board is and has; writes nothing."""
+        return self.look(())[0]
+
+    def look(self, items: Sequence[Item]) -> tuple[BoardState, dict[str, Stored]]:
+        """The same, and how much the board has of each file, by SHA-256; writes nothing."""
         values: dict[str, str] = {}
         files = {}
-        for key, *words in self._shell.call("probe"):
-            if key == "file":
-                files[" ".join(words[2:])] = words[0]  # "<sha256>  <name>"
-            else:
-                values[key] = " ".join(words)
+        previous = []
+        sizes: dict[str, dict[str, int]] = {item.sha256: {} for item in items}
+        for key, *words in self._shell.call("look", *sizes):
+            match key:
+                case "file":
+                    files[" ".join(words[2:])] = words[0]  # "<sha256>  <name>"
+                case "previous":
+                    previous += words
+                case "whole" | "partial":
+                    sizes[words[0]][key] = int(words[1])
+                case _:
+                    values[key] = " ".join(words)
         free = values.get("free_kib", "")
-        return BoardState(
+        state = BoardState(
             machine=values.get("machine", ""),
             root=values.get("root", ""),
             free_bytes=int(free) * 1024 if free.isdecimal() else None,
-            current=values["current"].rpartition("/")[2] if "current" in values else None,
+            current=values.get("current"),
             files=files,
+            previous=tuple(previous),
         )
-
-    def stored(self, items: Sequence[Item]) -> dict[str, Stored]:
-        """How much the board has of each file, by SHA-256; writes nothing."""
-        sizes: dict[str, dict[str, int]] = {item.sha256: {} for item in items}
-        for kind, sha256, size in self._shell.call("stored", *sizes):
-            sizes[sha256][kind] = int(size)
-        return {
+        return state, {
             sha256: Stored(found.get("whole"), found.get("partial", 0))
             for sha256, found in sizes.items()
         }
@@ -115,7 +141,9 @@ class Store:
 
         timeout_s = _seconds_for(item)
         stdin = content(item.path)
-        self._shell.call("receive", item.sha256, str(offset), stdin=stdin, timeout_s=timeout_s)
+        self._shell.call(
+            "receive", self._nonce, item.sha256, str(offset), stdin=stdin, timeout_s=timeout_s
+        )
         return sent
 
     def seal(self, item: Item, engine: Item) -> bool:
@@ -125,7 +153,7 @@ class Store:
             assert item.path is not None  # an engine is always sent from here
             proof = ["", cksum(item.path.read_bytes())]
         ((verdict, *_),) = self._shell.call(
-            "seal", item.sha256, *proof, timeout_s=_seconds_for(item)
+            "seal", self._nonce, item.sha256, *proof, timeout_s=_seconds_for(item)
         )
         if verdict not in ("sound", "damaged"):
             raise BoardError(f"the board answers {verdict!r} when asked to verify {item.name}")
@@ -137,8 +165,42 @@ class Store:
         Returns the names in it that were there, but damaged, and were mended.
         """
         links = (word for item in items for word in (item.name, item.sha256))
-        answers = self._shell.call("release", release, engine.sha256, *links)
+        answers = self._shell.call("release", self._nonce, release, engine.sha256, *links)
         return tuple(" ".join(words) for key, *words in answers if key == "mended")
+
+    def prune(self) -> Pruned:
+        """Removes releases other than the current one and those before it, and unused files."""
+        releases = []
+        n_bytes = 0
+        for _, kind, name, *size in self._shell.call("prune", self._nonce):
+            if kind == "release":
+                releases.append(name)
+            else:
+                n_bytes += int(size[0])
+        return Pruned(tuple(releases), n_bytes)
+
+    def damaged(self, release: str) -> tuple[str, ...]:
+        """The files of a release that are not what was pushed; writes nothing."""
+        answers = self._shell.call("check", release, timeout_s=CHECK_SECONDS)
+        items = [Item(" ".join(name), sha256) for _, sha256, *name in answers]
+        if release_id(items) != release:
+            return ("manifest",)
+        return tuple(" ".join(name) for verdict, _, *name in answers if verdict != "sound")
+
+    def roll_back(self, release: str) -> None:
+        """Makes a release that is on the board the current one."""
+        self._shell.call("rollback", self._nonce, release)
+
+    def contents(self) -> Contents:
+        """What is in the directory; writes nothing."""
+        answers = self._shell.call("contents")
+        foreign = tuple(" ".join(words) for key, *words in answers if key == "foreign")
+        kib = [int(words[0]) for key, *words in answers if key == "kib"]
+        return Contents(kib[0] * 1024 if kib else None, foreign)
+
+    def undeploy(self) -> bool:
+        """Removes everything; whether the directory itself is gone, too."""
+        return not self._shell.call("undeploy", self._nonce, timeout_s=CHECK_SECONDS)
 
 
 def release_id(items: Sequence[Item]) -> str:

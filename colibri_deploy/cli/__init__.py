@@ -23,9 +23,11 @@ from colibri_deploy.cli.demo import demo
 from colibri_deploy.cli.emulate import emulate
 from colibri_deploy.cli.inspect import inspect
 from colibri_deploy.cli.push import push
+from colibri_deploy.cli.rollback import rollback
 from colibri_deploy.cli.smoke import smoke
 from colibri_deploy.cli.targets import targets
 from colibri_deploy.cli.test import test
+from colibri_deploy.cli.undeploy import undeploy
 from colibri_deploy.cli.verify import verify
 from colibri_deploy.errors import ColibriDeployError, FileMissingError
 
@@ -55,9 +57,11 @@ cli.add_command(demo)
 cli.add_command(emulate)
 cli.add_command(inspect)
 cli.add_command(push)
+cli.add_command(rollback)
 cli.add_command(smoke)
 cli.add_command(targets)
 cli.add_command(test)
+cli.add_command(undeploy)
 cli.add_command(verify)
 
 

@@ -73,3 +73,7 @@ class ByteProgress:
         """`n_bytes` more are done."""
         if self._task is not None:
             self._bars.advance(self._task, n_bytes)
+
+    def wait_for(self, owner: str) -> None:
+        """Somebody else deploys, or did so until he died."""
+        self.start(f"waiting for a sign of life from {owner}", 0)

@@ -120,6 +120,12 @@ def print_push(
         if pushed.mended:
             mended = ", ".join(pushed.mended)
             console.print(f"mended in the release: {mended}", soft_wrap=True)
+        removed = pushed.pruned
+        if removed.releases or removed.bytes:
+            console.print(
+                f"removed {len(removed.releases)} older releases, "
+                f"{removed.bytes:,} bytes that none needs any more"
+            )
         was = "as before" if before == pushed.release else f"before: {before}"
         console.print(
             f"sent {pushed.bytes_sent:,} bytes in {pushed.seconds:.1f} s; "

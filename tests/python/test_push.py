@@ -154,8 +154,8 @@ def test_what_was_pushed_is_told(
     assert "sent 0 bytes in " in second.stdout
 
 
-# Each command reads the script first. They are: probe, stored; receive and seal for each of the
-# three files; release.
+# Each command reads the script first. They are: look, twice; lock and, beside those that follow,
+# hold; look; receive and seal for each of the three files; release; prune.
 @pytest.mark.parametrize("where", ["probe", "engine", "model", "release"])
 def test_a_push_that_was_cut_goes_on_where_it_ended(
     where: str,
@@ -170,9 +170,9 @@ def test_a_push_that_was_cut_goes_on_where_it_ended(
     engine, total = sizes["colibri"], sum(sizes.values())
     cut_after = {
         "probe": script // 2,
-        "engine": 3 * script + engine // 2,
-        "model": 5 * script + engine + sizes["model.bin"] // 2,
-        "release": 8 * script + total + script // 2,
+        "engine": 6 * script + engine // 2,
+        "model": 8 * script + engine + sizes["model.bin"] // 2,
+        "release": 11 * script + total + script // 2,
     }[where]
     place = sim("host", Faults(cut_after=cut_after))
     done = deploy("push", *place.arguments, "--model", small_model)
@@ -504,8 +504,8 @@ def test_a_disk_that_fills_up_on_the_way_leaves_the_release_before_it(
     sizes: dict[str, int],
     small_model: Path,
 ) -> None:
-    """The bytes fit, the pages of the files and of the manifests do not."""
-    pages = -(-sizes["colibri"] // 4096) + 1 + sizes["model.bin"] // 4096 + 1
+    """The bytes and the lock fit, the pages of the files and of the manifests do not."""
+    pages = -(-sizes["colibri"] // 4096) + 1 + sizes["model.bin"] // 4096 + 1 + 1
     place = small_disk(4 * pages)
     first = pushed(place)
     done = deploy("push", *place.arguments, "--model", small_model)
@@ -581,7 +581,7 @@ def test_openssh_cut_in_the_middle(
     with socket.create_server(("127.0.0.1", 0)) as cable:
 
         def arrives() -> bool:
-            there = sum(file.stat().st_size for file in place.root.glob("*/*"))
+            there = sum(file.stat().st_size for file in place.root.glob("store/*"))
             return bool(there > sizes["colibri"])
 
         thread = threading.Thread(target=forward, args=(cable, port, 600_000, arrives))
