@@ -454,6 +454,33 @@ def test_a_locked_key_that_the_agent_holds_needs_no_passphrase(
     assert board.log.count("Failed publickey") == 0  # the other key was not offered
 
 
+@both
+def test_a_key_that_is_named_is_the_only_one_to_be_tried(
+    kind: str,
+    ssh_server: NewServer,
+    known_hosts: Known,
+    new_key: NewKey,
+    ssh_agent: Callable[..., None],
+    client_home: Path,
+) -> None:
+    board = ssh_server(kind)
+    right, wrong = new_key("right"), new_key("wrong")
+    board.lets_in(right)
+    ssh_agent(right)
+    hosts = known_hosts(board)
+    with Connection.open(board.board, hosts) as connection:
+        assert says(connection) == "hello\n"
+    with pytest.raises(AuthenticationError, match=f" in with {wrong}: "):
+        Connection.open(board.with_key(wrong), hosts)
+    config = client_home / ".ssh" / "config"
+    config.write_text(f"Host *\n  IdentityFile {wrong}\n")
+    with Connection.open(board.board, hosts) as connection:
+        assert says(connection) == "hello\n"
+    config.write_text(f"Host *\n  IdentityFile {wrong}\n  IdentitiesOnly yes\n")
+    with pytest.raises(AuthenticationError, match=f" in with {wrong}: "):
+        Connection.open(board.board, hosts)
+
+
 def test_a_key_and_a_password_where_the_server_wants_both(
     ssh_server: NewServer, known_hosts: Known, new_key: NewKey
 ) -> None:
@@ -550,7 +577,7 @@ sys.stdout.write(f"<{secrets.get('password of user on desk')}>")
 """
 
 
-def test_an_agent_that_is_none_holds_no_keys(
+def test_an_agent_that_tells_nothing_holds_no_keys(
     ssh_server: NewServer,
     known_hosts: Known,
     new_key: NewKey,
@@ -564,7 +591,13 @@ def test_an_agent_that_is_none_holds_no_keys(
         stranger.bind(str(client_home / "agent"))
         stranger.listen()
         monkeypatch.setenv("SSH_AUTH_SOCK", str(client_home / "agent"))
-        threading.Thread(target=lambda: stranger.accept()[0].close()).start()
+
+        def fail() -> None:
+            with stranger.accept()[0] as client:
+                client.recv(5)
+                client.sendall(b"\0\0\0\1\5")  # SSH_AGENT_FAILURE
+
+        threading.Thread(target=fail).start()
         with Connection.open(board.with_key(key), known_hosts(board)) as connection:
             assert says(connection) == "hello\n"
     with Connection.open(board.with_key(key), known_hosts(board)) as connection:  # it is gone
