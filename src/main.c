@@ -7,6 +7,7 @@
 #include "log.h"
 #include "nll.h"
 #include "options.h"
+#include "selftest.h"
 #include "sha256.h"
 #include "switch.h"
 
@@ -372,6 +373,8 @@ int main(int argc, char **argv)
         clb_options_help();
     else if (!rc && options.version)
         rc = print_version();
+    else if (!rc && options.selftest)
+        rc = clb_selftest(options.isa, &error);
     else if (!rc && options.sha256)
         rc = print_sha256(options.sha256, &error);
     else if (!rc && options.switch_to[0])

@@ -34,6 +34,7 @@ static const struct option {
     {"isa", "LEVEL", TEXT, AT(isa), "kernels to use, see --version (default: the best usable)"},
     {"use_mlock", 0, FLAG, AT(use_mlock), "keep the model in memory, or fail"},
     {"verify", 0, FLAG, AT(verify), "check every checksum of the model first"},
+    {"selftest", 0, FLAG, AT(selftest), "check every kernel on this CPU (of --isa only) and stop"},
     {"sha256", "FILE", TEXT, AT(sha256), "print the SHA-256 of a file and stop"},
     {"switch", "LINK TARGET", TEXT_PAIR, AT(switch_to), "point a symbolic link elsewhere, atomically"},
     {"version", 0, FLAG, AT(version), "version, ISA levels and CPU features"},
@@ -53,7 +54,7 @@ void clb_options_help(void)
         printf("  %-22s %s\n", left, options[i].help);
     }
     puts("\nExit codes: 0 done, 2 usage, 3 missing file, 4 config.json, 5 not a model, 6 truncated,"
-         "\n7 damaged, 8 ISA level, 9 memory, 10 NaN or Inf, 11 prompt.");
+         "\n7 damaged, 8 ISA level, 9 memory, 10 NaN, Inf or a wrong kernel, 11 prompt.");
 }
 
 // The option that arg (after --) names; *value is what follows its '=', or NULL.
@@ -127,7 +128,7 @@ static int check(struct clb_options *o, colibri_error *error)
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "--tokenize computes nothing: it goes neither with --logits_hash nor with "
                          "--trace_routing");
-    if (o->help || o->version || o->sha256 || o->switch_to[0])
+    if (o->help || o->version || o->selftest || o->sha256 || o->switch_to[0])
         return 0;
     if (!o->model)
         return clb_error(error, COLIBRI_ERROR_USAGE, "name a model with --model; see --help");

@@ -17,7 +17,7 @@ struct clb_options {
     const char *kv_name, *format_name;
     colibri_kv kv;
     enum clb_output format;
-    bool tokenize, ignore_eos, logits, nll, logits_hash, use_mlock, verify, version, help;
+    bool tokenize, ignore_eos, logits, nll, logits_hash, use_mlock, verify, selftest, version, help;
 };
 
 extern const char *const clb_kv_names[]; // by colibri_kv; NULL ends them

@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transformer", "state"),
     ("infer",),
     ("colibri",),
-    ("main", "nll", "options"),
+    ("main", "nll", "options", "selftest", "trial", "exact"),
 )
 
 # What rendered kernels may include in quotes: rendered headers, and the layouts of blocks.
