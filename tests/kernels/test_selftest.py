@@ -1,0 +1,184 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""`colibri --selftest` passes on every CPU, and names the kernels that are wrong: a program with an
+error planted in almost every kernel is built here."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from checker_report import EMULATED, KERNELS, LEVELS
+from test_mutations import build_mutant
+
+from colibri_deploy.process import Completed, run
+from colibri_deploy.targets import machine_arch
+
+
+def right(levels: list[str]) -> str:
+    """What the selftest prints where these levels are right."""
+    lines = [f"{level}: {len(KERNELS)} kernels, 0 wrong\n" for level in levels]
+    return "".join(lines) + "selftest: ok\n"
+
+
+def test_every_usable_level_of_this_machine_is_right(run_engine: Callable[..., Completed]) -> None:
+    arch = machine_arch()
+    version = run_engine(arch, "--version").stdout
+    usable = version.partition("isa usable:")[2].splitlines()[0].split()
+    result = run_engine(arch, "--selftest")
+    assert (result.status, result.stdout, result.stderr) == (0, right(usable), "")
+
+
+@pytest.mark.parametrize(
+    ("arch", "cpu"), [(arch, cpu) for arch, levels in EMULATED.items() for cpu in levels]
+)
+def test_every_usable_level_of_an_emulated_cpu_is_right(
+    arch: str, cpu: str, run_engine: Callable[..., Completed]
+) -> None:
+    result = run_engine(arch, "--selftest", cpu=cpu)
+    assert (result.status, result.stdout) == (0, right(EMULATED[arch][cpu]))
+
+
+def test_one_level_can_be_chosen(run_engine: Callable[..., Completed]) -> None:
+    result = run_engine("aarch64", "--selftest", "--isa", "neon", cpu="cortex-a72")
+    assert (result.status, result.stdout) == (0, right(["neon"]))
+    for level, message in (
+        ("neon_i8mm", "this CPU cannot run the ISA level neon_i8mm"),
+        ("avx2", f"it has: {' '.join(LEVELS['aarch64'])}"),
+    ):
+        result = run_engine("aarch64", "--selftest", "--isa", level, cpu="cortex-a72")
+        assert (result.status, result.stdout) == (8, "")
+        assert message in result.stderr
+
+
+def sse42(right: str, wrong: str) -> str:
+    """Template text that is `wrong` at the level sse42 only."""
+    return f"""{{{{ '{wrong}' if level == 'sse42' else '{right}' }}}}"""
+
+
+# Kernel: file, what is replaced, by what, and what the selftest says of it if that is always the
+# same. The kernels of the first group are the scalar level's, and serve sse42 too.
+AT_EVERY_LEVEL = {
+    "f32_layer_norm": (
+        "templates/ops/layer_norm.c.j2",
+        "vsum(sum) / (float)n + eps",
+        "vsum(sum) / (float)(n + 1) + eps",
+    ),
+    "f32_gelu": ("templates/ops/gelu.c.j2", "1.061405429f", "1.0614f"),
+    "f32_gelu_tanh": ("templates/ops/gelu.c.j2", "0.044715f", "0.0447f"),
+    "f32_rope_pairs": (
+        "templates/ops/rope_pairs.c.j2",
+        "x[1] = b * cosines[i] + a * sines[i]",
+        "x[1] = b * cosines[i] + x[0] * sines[i]",
+    ),
+}
+AT_SSE42 = {
+    "f16_f32_mm": (  # another order of the sum
+        "templates/ops/float_mm.c.j2",
+        """        for (int c = 0; c < n_cols; c++)
+            a = vadd(""",
+        """        for ({{ 'int c = n_cols - 1; c >= 0; c--' if level == 'sse42' and name == 'f16'
+                else 'int c = 0; c < n_cols; c++' }})
+            a = vadd(""",
+    ),
+    "q8_q8_mm": (  # wrong for w = -128 alone
+        "templates/isa/sse42.j2",
+        "_mm_maddubs_epi16(_mm_abs_epi8(w.v[{{ i }}]), _mm_sign_epi8(xv, w.v[{{ i }}]))",
+        "_mm_maddubs_epi16(_mm_abs_epi8(xv), _mm_sign_epi8(w.v[{{ i }}], xv))",
+    ),
+    "q4_q8_mm": ("templates/isa/sse42.j2", "_mm_set1_epi32(-8 * sum)", "_mm_set1_epi32(-7 * sum)"),
+    "mxfp4_q8_mm": (  # the codes' sign is lost
+        "templates/isa/sse42.j2",
+        "_mm_and_si128(codes, _mm_set1_epi8(15))",
+        "_mm_and_si128(codes, _mm_set1_epi8(7))",
+    ),
+    "f32_q8_quantize": (
+        "templates/ops/quantize.c.j2",
+        "127.0f / amax)",
+        sse42("127.0f", "126.9999f") + " / amax)",
+    ),
+    "f32_f16_convert": (  # ties are rounded up
+        "templates/isa/sse42.j2",
+        "clb_f32_to_f16(x[i])",
+        "clb_f32_to_f16(x[i] * 0x1.000002p+0f)",
+    ),
+    "f32_rms_norm": (
+        "templates/ops/norm.c.j2",
+        "(float)n + eps",
+        f"(float)n + {sse42('eps', '2 * eps')}",
+    ),
+    "f32_silu_mul": (
+        "templates/ops/activation.c.j2",
+        "vset1(1.0f)",
+        f"vset1({sse42('1.0f', '0x1.000002p+0f')})",
+    ),
+    "f32_rope_half": (
+        "templates/ops/rope_half.c.j2",
+        "vsub(vmul(a, c), vmul(b, s))",
+        f"{sse42('vsub', 'vadd')}(vmul(a, c), vmul(b, s))",
+    ),
+    "f32_exp": (
+        "templates/ops/softmax.c.j2",
+        "vexp(vload(x + i))",
+        f"vexp({sse42('vload(x + i)', 'vadd(vload(x + i), vset1(0x1p-20f))')})",
+    ),
+    "f32_max": (
+        "templates/ops/softmax.c.j2",
+        "f32x16 m = vload(x)",
+        f"f32x16 m = {sse42('vload(x)', 'vset1(0)')}",
+    ),
+    "f32_exp_sum": (
+        "templates/ops/softmax.c.j2",
+        "vset1(-FLT_MAX)",
+        f"vset1({sse42('-FLT_MAX', '-INFINITY')})",
+    ),
+    "f32_axpy": (  # the last element is forgotten
+        "templates/ops/blend.c.j2",
+        "for (; i < n; i++)",
+        f"for (; {sse42('i < n', 'i + 1 < n')}; i++)",
+    ),
+    "f32_blend": (  # an element is written before the output
+        "templates/ops/blend.c.j2",
+        "vstore(y + i, vadd(vmul(vload(y + i), vset1(a))",
+        sse42("", "y[-1] = 0,") + "vstore(y + i, vadd(vmul(vload(y + i), vset1(a))",
+    ),
+    "f32_scale": (  # an element is read behind the input
+        "templates/ops/blend.c.j2",
+        "vstore(y + i, vmul(vload(x + i), vset1(a)))",
+        sse42("", "*(volatile const float *)(x + n),")
+        + "vstore(y + i, vmul(vload(x + i), vset1(a)))",
+    ),
+    "f32_mul": (
+        "templates/ops/blend.c.j2",
+        "vmul(vload(a + i), vload(b + i))",
+        f"vmul(vload({sse42('a', 'b')} + i), vload(b + i))",
+    ),
+}
+STILL_RIGHT = {"f32_f32_mm", "bf16_f32_mm", "i8_f32_mm"}
+SAYS = {
+    "f32_blend": r"element -1 of \d+ has the bits 0 instead of 0xa5a5a5a5",
+    "f32_scale": "signal 11 stops it",
+}
+
+
+def test_exactly_the_wrong_kernels_are_named(root: Path, tmp_path: Path) -> None:
+    assert {*AT_EVERY_LEVEL, *AT_SSE42, *STILL_RIGHT} == set(KERNELS)
+    two_levels = ("meson_options.txt", "value : []", "value : ['scalar', 'sse42']")
+    changes = [two_levels, *AT_EVERY_LEVEL.values(), *AT_SSE42.values()]
+    result = run([build_mutant(root, tmp_path, changes), "--selftest"], check=False)
+    assert result.status == 10
+    wrong = {
+        (kernel, level): what
+        for kernel, level, what in re.findall(
+            r"^kernel (\w+) of level (\w+) is wrong: (.+)$", result.stdout, re.MULTILINE
+        )
+    }
+    expected = {(kernel, level) for kernel in AT_EVERY_LEVEL for level in ("scalar", "sse42")}
+    expected |= {(kernel, "sse42") for kernel in AT_SSE42}
+    assert set(wrong) == expected, result.stdout
+    for kernel, what in SAYS.items():
+        assert re.fullmatch(what, wrong[kernel, "sse42"])
+    summary = f"scalar: {len(KERNELS)} kernels, {len(AT_EVERY_LEVEL)} wrong\n"
+    assert summary in result.stdout
+    assert "ok" not in result.stdout
+    assert result.stderr.startswith(f"colibri: error: selftest: {len(expected)} wrong kernels")
