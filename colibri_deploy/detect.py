@@ -1,28 +1,21 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a board says of itself, which target it is therefore, and whether that fits its entry.
-
-Nothing is installed for it: detect.sh goes through the connection into the board's /bin/sh.
-"""
+"""What a board says of itself, which target it is therefore, and whether that fits its entry."""
 
 from __future__ import annotations
 
 import re
-import secrets
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from colibri_deploy.errors import BoardError
+from colibri_deploy.asking import Answers, ask, ask_here, script_text
 from colibri_deploy.ssh import Connection
 from colibri_deploy.targets import Target, machine_arch
 
-DETECT_SECONDS = 30.0
-_SCRIPT = Path(__file__).with_name("detect.sh")
-_COMMAND = "exec /bin/sh -s"  # the same words in every login shell
+_SCRIPT = "detect.sh"
 
 # What board.sh calls, besides one of those that verify the engine.
 NEEDED_TOOLS = (
@@ -31,6 +24,7 @@ NEEDED_TOOLS = (
 )  # fmt: skip
 VERIFIERS = ("sha256sum", "cksum")
 _OTHER_TOOLS = ("base64", "gzip", "python3", "xz")
+_VARIABLES = {"tools": " ".join((*NEEDED_TOOLS, *VERIFIERS, *_OTHER_TOOLS))}
 
 # The engine's ISA levels by what /proc/cpuinfo calls their instructions, weakest first; each level
 # needs those before it, too. templates/isa/ has the bits that the engine itself looks at.
@@ -102,58 +96,37 @@ class Finding:
 
 def detect(connection: Connection) -> Facts:
     """Asks a board. Raises BoardConnectionError, and BoardError where it does not answer."""
-    mark = secrets.token_hex(16)
-    board = connection.board
-    script = script_for(board.workdir, mark)
-    answer = connection.run(_COMMAND, [script.encode()], timeout_s=DETECT_SECONDS)
-    facts = parse_answers(answer.stdout.decode(errors="replace"), mark)
-    if facts is None:
-        raise BoardError(
-            f"{board.name} does not run a shell script to its end",
-            details=(answer.stderr or answer.stdout).decode(errors="replace").strip(),
-        )
-    return facts
+    return facts_in(ask(connection, _SCRIPT, _VARIABLES))
+
+
+def detect_here(directory: Path) -> Facts:
+    """Asks this machine; `directory` is where the room on the disk counts."""
+    return facts_in(ask_here(_SCRIPT, directory, _VARIABLES))
 
 
 def script_for(workdir: str, mark: str) -> str:
     """What a board's shell has to read from its standard input."""
-    tools = " ".join((*NEEDED_TOOLS, *VERIFIERS, *_OTHER_TOOLS))
-    head = f"mark={mark}\nroot={shlex.quote(workdir)}\ntools={shlex.quote(tools)}\n"
-    return head + _SCRIPT.read_text(encoding="utf-8")
+    return script_text(_SCRIPT, workdir, mark, _VARIABLES)
 
 
-def parse_answers(output: str, mark: str) -> Facts | None:
-    """The facts in what the script prints; None if it did not reach its end."""
-    text = output.partition(f"\n{mark}\n")[2]
-    if not text.endswith("\nend\n"):
-        return None
-    answers: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(" ")
-        answers.setdefault(key, []).append(value.strip())
-
-    def first(key: str) -> str | None:
-        return answers.get(key, [None])[0]
-
-    def number(key: str, unit: int) -> int | None:
-        value = first(key) or ""
-        return int(value) * unit if value.isdecimal() else None
-
-    arch = machine_arch(first("machine") or "unknown")
-    kernel = first("kernel")
+def facts_in(answers: Answers) -> Facts:
+    """What the answers say."""
+    arch = machine_arch(answers.first("machine") or "unknown")
+    kernel = answers.first("kernel")
+    cpus, name = answers.first("cpus"), answers.first("cpu_name")
     return Facts(
         arch=arch,
         kernel=kernel,
-        system=(first("system") or "").strip("\"'") or None,
-        model=first("model"),
-        compatible=tuple(answers.get("compatible", ())),
-        cpu=_cpu(first("cpus"), first("cpu_name"), answers.get("cpu_part", ())),
-        isa=_isa(arch, first("features"), answers.get("isa", ()), kernel),
-        ram_bytes=number("ram_kib", 1024),
-        swap_bytes=number("swap_kib", 1024),
-        page_bytes=number("page_kib", 1024) or number("page_bytes", 1),
-        free_bytes=number("free_kib", 1024),
-        tools=tuple(dict.fromkeys(answers.get("tool", ()))),
+        system=(answers.first("system") or "").strip("\"'") or None,
+        model=answers.first("model"),
+        compatible=tuple(answers.all("compatible")),
+        cpu=_cpu(cpus, name, answers.all("cpu_part")),
+        isa=_isa(arch, answers.first("features"), answers.all("isa"), kernel),
+        ram_bytes=answers.number("ram_kib", 1024),
+        swap_bytes=answers.number("swap_kib", 1024),
+        page_bytes=answers.number("page_kib", 1024) or answers.number("page_bytes"),
+        free_bytes=answers.number("free_kib", 1024),
+        tools=tuple(dict.fromkeys(answers.all("tool"))),
     )
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from planted_boards import PLANTED, plant
 
+from colibri_deploy.asking import parse_answers
 from colibri_deploy.detect import (
     ISA_FEATURES,
     Facts,
     Finding,
     compare,
+    facts_in,
     matching_targets,
-    parse_answers,
     script_for,
 )
 from colibri_deploy.process import run
@@ -54,9 +55,9 @@ def detect_in(require_program: Callable[[str], Path], tmp_path: Path) -> Callabl
         script.write_text(uname + script_for(workdir, MARK))
         done = run(["sh", "-c", 'exec "$@" <script', "sh", *argv], cwd=tmp_path, env=env)
         assert done.stderr == ""
-        facts = parse_answers(done.stdout, MARK)
-        assert facts is not None
-        return facts
+        answers = parse_answers(done.stdout, MARK)
+        assert answers is not None
+        return facts_in(answers)
 
     return detect_it
 
@@ -110,8 +111,9 @@ def test_a_script_that_ends_early_gives_no_facts() -> None:
 
 
 def test_a_board_that_says_nothing_has_no_facts() -> None:
-    facts = parse_answers(f"\n{MARK}\nend\n".replace("end", "\nend"), MARK)
-    assert facts == Facts("unknown", None, None, None, (), None, None, None, None, None, None, ())
+    answers = parse_answers(f"\n{MARK}\nend\n", MARK)
+    assert answers is not None
+    assert facts_in(answers) == Facts("unknown", None, None, None, (), None, None, None, None, None, None, ())
 
 
 def test_the_features_of_the_levels_are_those_of_the_templates(root: Path) -> None:
