@@ -46,7 +46,7 @@ ISA_FEATURES: dict[str, dict[str, frozenset[str]]] = {
 }
 
 # Before, the letter V in an isa string may mean a draft of the vectors.
-_RATIFIED_V = (6, 5)  # Linux
+RATIFIED_V = (6, 5)  # Linux
 
 # Arm's own cores by their part number (Linux, arch/arm64/include/asm/cputype.h).
 _ARM_CORES = {
@@ -83,6 +83,11 @@ class Facts:
     page_bytes: int | None
     free_bytes: int | None  # where the work directory is, or will be
     tools: tuple[str, ...]  # of those that were asked for
+
+    @property
+    def kernel_version(self) -> tuple[int, int]:
+        """Linux' version as far as features depend on it, such as (6, 12)."""
+        return _version(self.kernel)
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,11 @@ def _arm_core(part: str) -> str:
         return f"CPU part {part}"
 
 
+def _version(kernel: str | None) -> tuple[int, int]:
+    numbers = re.match(r"(\d+)\.(\d+)", kernel or "")
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
 def _isa(arch: str, features: str | None, isas: Iterable[str], kernel: str | None) -> str | None:
     levels = ISA_FEATURES.get(arch, {})
     if arch == "riscv64":
@@ -151,7 +161,7 @@ def _isa(arch: str, features: str | None, isas: Iterable[str], kernel: str | Non
         if not letters:
             return None
         found = set.intersection(*map(set, letters))
-        if "v" in found and _version(kernel) < _RATIFIED_V:
+        if "v" in found and _version(kernel) < RATIFIED_V:
             return None
     elif features is None:
         return None
@@ -163,11 +173,6 @@ def _isa(arch: str, features: str | None, isas: Iterable[str], kernel: str | Non
             break
         best = level
     return best
-
-
-def _version(kernel: str | None) -> tuple[int, ...]:
-    numbers = re.match(r"(\d+)\.(\d+)", kernel or "")
-    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
 
 def matching_targets(facts: Facts, targets: Mapping[str, Target]) -> list[Target]:
@@ -188,14 +193,14 @@ def matching_targets(facts: Facts, targets: Mapping[str, Target]) -> list[Target
     usable = [
         target
         for target in kinds
-        if not target.facts.devicetree and _reaches(facts, target.facts.expected_isa)
+        if not target.facts.devicetree and reaches(facts, target.facts.expected_isa)
     ]
     ranks = list(ISA_FEATURES.get(facts.arch, ()))
     best = max((ranks.index(target.facts.expected_isa or "scalar") for target in usable), default=0)
     return [target for target in usable if target.facts.expected_isa == ranks[best]]
 
 
-def _reaches(facts: Facts, level: str | None) -> bool:
+def reaches(facts: Facts, level: str | None) -> bool:
     """Whether a board has an ISA level."""
     ranks = list(ISA_FEATURES.get(facts.arch, ()))
     return facts.isa in ranks and level in ranks[: ranks.index(facts.isa) + 1]
@@ -234,7 +239,7 @@ def _compare_isa(facts: Facts, target: Target) -> Finding:
     expected = target.facts.expected_isa
     if facts.isa is None:
         return Finding("ISA level", "note", "/proc/cpuinfo cannot tell; smoke does")
-    if expected is None or _reaches(facts, expected):
+    if expected is None or reaches(facts, expected):
         return Finding("ISA level", "ok", facts.isa)
     return Finding("ISA level", "wrong", f"{facts.isa}; the target expects {expected}")
 

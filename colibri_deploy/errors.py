@@ -229,3 +229,9 @@ class ForeignFilesError(ColibriDeployError):
     """A board's directory holds what no deploy has put there."""
 
     exit_code = 43
+
+
+class DoctorError(ColibriDeployError):
+    """A board, or this machine, has what is worse than a note."""
+
+    exit_code = 44

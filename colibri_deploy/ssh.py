@@ -121,6 +121,11 @@ class Connection:
         """The login name."""
         return self._session.server.user
 
+    @property
+    def server_version(self) -> str:
+        """What the board's SSH server calls itself, such as "SSH-2.0-dropbear_2022.83"."""
+        return self._session.transport.remote_version
+
     def run(
         self,
         command: str,

@@ -20,6 +20,7 @@ from colibri_deploy.cli.completion import completion
 from colibri_deploy.cli.console import flush, print_error
 from colibri_deploy.cli.convert import convert
 from colibri_deploy.cli.demo import demo
+from colibri_deploy.cli.doctor import doctor
 from colibri_deploy.cli.emulate import emulate
 from colibri_deploy.cli.inspect import inspect
 from colibri_deploy.cli.push import push
@@ -54,6 +55,7 @@ cli.add_command(build)
 cli.add_command(completion)
 cli.add_command(convert)
 cli.add_command(demo)
+cli.add_command(doctor)
 cli.add_command(emulate)
 cli.add_command(inspect)
 cli.add_command(push)

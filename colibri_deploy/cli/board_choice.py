@@ -79,11 +79,14 @@ class BoardChoice:
             yield connection
 
 
-def board_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Gives a verb the options that choose boards; it receives the one chosen as `choice`."""
+def boards_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Gives a verb the options that choose boards.
+
+    It receives `choose`, a function that returns those chosen as `choices` does, and `build_dir`.
+    """
 
     @functools.wraps(verb)
-    def with_choice(
+    def with_choices(
         board: tuple[str, ...],
         tag: tuple[str, ...],
         host: str | None,
@@ -95,18 +98,33 @@ def board_options(verb: Callable[..., None]) -> Callable[..., None]:
         build_dir: Path,
         **others: Any,
     ) -> None:
-        known = KnownHosts(known_hosts, accept_host_key)
-        secrets = secrets_from(password_fd)
-        choice, *more = choices(board, tag, host, target, key, known, secrets, build_dir)
+        def choose() -> list[BoardChoice]:
+            known = KnownHosts(known_hosts, accept_host_key)
+            secrets = secrets_from(password_fd)
+            return choices(board, tag, host, target, key, known, secrets, build_dir)
+
+        verb(choose=choose, build_dir=build_dir, **others)
+
+    for option in reversed(_OPTIONS):
+        with_choices = option(with_choices)
+    return with_choices
+
+
+def board_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Gives a verb the options that choose boards; it receives the one chosen as `choice`."""
+
+    @functools.wraps(verb)
+    def with_choice(
+        choose: Callable[[], list[BoardChoice]], build_dir: Path, **others: Any
+    ) -> None:
+        choice, *more = choose()
         if more:
             names = ", ".join(one.name for one in (choice, *more))
             what = click.get_current_context().info_name
             raise click.UsageError(f"{what} takes one board, and these match: {names}")
         verb(choice=choice, **others)
 
-    for option in reversed(_OPTIONS):
-        with_choice = option(with_choice)
-    return with_choice
+    return boards_options(with_choice)
 
 
 def complete_board(

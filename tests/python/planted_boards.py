@@ -4,8 +4,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
+from ssh_servers import NewKey, Server
 
 _A72 = "fp asimd evtstrm crc32 cpuid"
 _A76 = (
@@ -228,3 +233,92 @@ def plant(folder: Path, name: str, path: str) -> dict[str, str]:
     uname.write_text(f"#!/bin/sh\necho {board.arch}\n")
     uname.chmod(0o755)
     return {"COLIBRI_SYSROOT": str(folder), "PATH": f"{uname.parent}:{path}"}
+
+
+# Where all is well, by file: what the board says of its state.
+_CPU = "sys/devices/system/cpu"
+_ZONE = "sys/class/thermal/thermal_zone0"
+_COOLER = "sys/class/thermal/cooling_device0"
+_SENSOR = "sys/class/hwmon/hwmon1"
+HEALTHY = {
+    "proc/mounts": "sysfs /sys sysfs rw,nosuid,nodev,noexec 0 0\n"
+    "/dev/mmcblk0p2 / ext4 rw,noatime 0 0\n"
+    "/dev/mmcblk0p1 /boot/firmware vfat ro 0 0\n",
+    "proc/sys/vm/overcommit_memory": "0\n",
+    "proc/self/limits": "Limit                     Soft Limit           Hard Limit\n"
+    "Max processes             96364                96364                processes\n"
+    "Max locked memory         8388608              8388608              bytes\n",
+    f"{_CPU}/present": "0-3\n",
+    f"{_CPU}/online": "0-3\n",
+    **{
+        f"{_CPU}/cpu{number}/cpufreq/{name}": f"{value}\n"
+        for number in range(4)
+        for name, value in (
+            ("scaling_driver", "cpufreq-dt"),
+            ("scaling_governor", "ondemand"),
+            ("scaling_max_freq", "2400000"),
+            ("cpuinfo_max_freq", "2400000"),
+        )
+    },
+    f"{_ZONE}/type": "cpu-thermal\n",
+    f"{_ZONE}/temp": "48300\n",
+    f"{_ZONE}/trip_point_0_type": "critical\n",
+    f"{_ZONE}/trip_point_0_temp": "110000\n",
+    f"{_ZONE}/trip_point_1_type": "passive\n",
+    f"{_ZONE}/trip_point_1_temp": "80000\n",
+    f"{_COOLER}/type": "cpufreq-cpu0\n",
+    f"{_COOLER}/cur_state": "0\n",
+    "sys/class/hwmon/hwmon0/name": "cpu_thermal\n",
+    f"{_SENSOR}/name": "rpi_volt\n",
+    f"{_SENSOR}/in0_lcrit_alarm": "0\n",
+}
+
+
+def plant_state(folder: Path, changes: Mapping[str, str]) -> None:
+    """Adds to the tree of a board that it is well but for `changes`.
+
+    A key in meminfo or bin/PROGRAM is such a line or program; all others are files of the tree.
+    """
+    meminfo = folder / "proc/meminfo"
+    free = "MemAvailable: 7000000 kB\nHugePages_Total:       0\nHugepagesize:       2048 kB\n"
+    meminfo.write_text(meminfo.read_text() + free)
+    for place, content in {**HEALTHY, **changes}.items():
+        if place.startswith("meminfo "):
+            field = place.removeprefix("meminfo ")
+            kept = [line for line in meminfo.read_text().splitlines() if field not in line]
+            meminfo.write_text("\n".join([*kept, f"{field}: {content}", ""]))
+            continue
+        file = folder / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+        file.chmod(0o755)
+
+
+@pytest.fixture
+def planted_server(
+    ssh_server: Callable[..., Server], new_key: NewKey, tmp_path: Path
+) -> Callable[..., Server]:
+    """`planted_server(kind, name)` is a server on a board of PLANTED; ~/key there lets in.
+
+    With `state` it says how it is, and that is well but for these changes, see `plant_state`.
+    """
+    key = new_key("key")
+
+    def start(kind: str, planted: str, state: Mapping[str, str] | None = None) -> Server:
+        wrapper = tmp_path / f"as-planted-{kind}"
+        folder = tmp_path / f"planted {kind}"
+        env = plant(folder, planted, os.environ["PATH"])
+        if state is not None:
+            plant_state(folder, state)
+        lines = [f"export {name}='{value}'" for name, value in env.items()]
+        script = "\n".join(
+            ["#!/bin/sh", "echo from the rc file", *lines, 'eval "$SSH_ORIGINAL_COMMAND"']
+        )
+        wrapper.write_text(script + "\n")
+        wrapper.chmod(0o755)
+        options = (f"ForceCommand {wrapper}",) if kind == "openssh" else ("-c", str(wrapper))
+        server = ssh_server(kind, *options)
+        server.lets_in(key)
+        return server
+
+    return start

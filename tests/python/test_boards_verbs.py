@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from planted_boards import plant
 from ssh_servers import KINDS, NewKey, Server
 
 from colibri_deploy.process import Completed, run
@@ -36,30 +35,6 @@ def boards(client_home: Path) -> Boards:
         )
 
     return run_it
-
-
-@pytest.fixture
-def planted_server(
-    ssh_server: Callable[..., Server], new_key: NewKey, tmp_path: Path
-) -> Callable[..., Server]:
-    """`planted_server(kind, name)` is a server on a board of PLANTED; ~/key there lets in."""
-    key = new_key("key")
-
-    def start(kind: str, planted: str) -> Server:
-        wrapper = tmp_path / f"as-planted-{kind}"
-        env = plant(tmp_path / f"planted {kind}", planted, os.environ["PATH"])
-        lines = [f"export {name}='{value}'" for name, value in env.items()]
-        script = "\n".join(
-            ["#!/bin/sh", "echo from the rc file", *lines, 'eval "$SSH_ORIGINAL_COMMAND"']
-        )
-        wrapper.write_text(script + "\n")
-        wrapper.chmod(0o755)
-        options = (f"ForceCommand {wrapper}",) if kind == "openssh" else ("-c", str(wrapper))
-        server = ssh_server(kind, *options)
-        server.lets_in(key)
-        return server
-
-    return start
 
 
 @pytest.fixture

@@ -113,7 +113,9 @@ def test_a_script_that_ends_early_gives_no_facts() -> None:
 def test_a_board_that_says_nothing_has_no_facts() -> None:
     answers = parse_answers(f"\n{MARK}\nend\n", MARK)
     assert answers is not None
-    assert facts_in(answers) == Facts("unknown", None, None, None, (), None, None, None, None, None, None, ())
+    assert facts_in(answers) == Facts(
+        "unknown", None, None, None, (), None, None, None, None, None, None, ()
+    )
 
 
 def test_the_features_of_the_levels_are_those_of_the_templates(root: Path) -> None:
