@@ -18,6 +18,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,7 @@ _SFTP_SERVERS = (  # Debian, Fedora, Arch
     "/usr/lib/ssh/sftp-server",
 )
 _READ_BYTES = 1 << 15
+_GRACE_SECONDS = 1.0  # for commands when the board ends
 _LINE_IS_CUT = (OSError, EOFError, paramiko.SSHException)  # what paramiko raises then
 
 
@@ -308,7 +310,10 @@ class SimBoard:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         for transport in self._transports:
             transport.close()
+        deadline = time.monotonic() + _GRACE_SECONDS  # to write what has arrived
         for child in self._children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, deadline - time.monotonic()))
             if child.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, 9)

@@ -75,7 +75,7 @@ _MACHINES = {
     ),
     "riscv64": _Machine(
         program="qemu-system-riscv64",
-        package="qemu-system-misc",
+        package="qemu-system-misc or qemu-system-riscv",
         options=("-M", "virt"),
         cpu="rv64,v=true,vext_spec=v1.0,vlen=256",
         bus="device",

@@ -9,7 +9,8 @@ case $1 in
 demo) packages="qemu-user-static" ;; # the demonstration can do without, and says so
 test)
     packages="binutils binutils-multiarch busybox-static dropbear-bin libnss-wrapper"
-    packages="$packages openssh-server qemu-user-static"
+    packages="$packages openssh-server qemu-system-arm qemu-system-misc qemu-system-x86"
+    packages="$packages qemu-user-static"
     ;;
 *) echo "usage: $0 demo|test" >&2; exit 2 ;;
 esac

@@ -4,30 +4,35 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from colibri_deploy.errors import AuthenticationError, BoardConnectionError
-from colibri_deploy.sim import SimBoard
+from colibri_deploy.process import Completed, run
+from colibri_deploy.sim import Faults, SimBoard
 from colibri_deploy.ssh import Answer, Connection
 from colibri_deploy.targets import load_targets, machine_arch, select
 
-Board = Callable[[str], SimBoard]
+Board = Callable[..., SimBoard]
+Deploy = Callable[..., Completed]
 
 
 @pytest.fixture
 def board(root: Path, tmp_path: Path) -> Iterator[Board]:
-    """Starts an emulated board of a target."""
+    """`board(target, **faults)` starts an emulated board of a target."""
     with ExitStack() as stack:
 
-        def start(target: str) -> SimBoard:
+        def start(target: str, **faults: Any) -> SimBoard:
             kind = select(load_targets(root), target)
-            return stack.enter_context(SimBoard(kind, tmp_path / target))
+            return stack.enter_context(SimBoard(kind, tmp_path / target, Faults(**faults)))
 
         yield start
 
@@ -112,3 +117,112 @@ def test_nothing_is_left_running(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
     assert not keys.exists()
+
+
+@pytest.fixture
+def pushed(deploy: Deploy, small_model: Path) -> Callable[..., dict[str, Any]]:
+    """`pushed(board)` pushes the engine and the small model, and smokes them; the push's record."""
+
+    def push(board: str) -> dict[str, Any]:
+        done = deploy("push", "--board", board, "--model", small_model, "--json")
+        assert done.status == 0, done.stderr
+        record: dict[str, Any] = json.loads(done.stdout)
+        smoke = deploy("smoke", "--board", board, "--json")
+        assert (smoke.status, json.loads(smoke.stdout)["ok"]) == (0, True), smoke.stderr
+        return record
+
+    return push
+
+
+def test_a_push_over_a_line_with_a_latency_and_a_bandwidth(
+    board: Board, pushed: Callable[..., dict[str, Any]]
+) -> None:
+    with connected(board("host", latency_ms=200)) as connection:
+        started = time.monotonic()
+        assert connection.run("cat", (b"x",), timeout_s=20).stdout == b"x"
+        assert time.monotonic() - started > 0.4  # a channel is opened, a command runs
+    record = pushed("sim:host,latency_ms=40,mb_per_s=0.5")
+    assert record["board"] == "sim:host,latency_ms=40,mb_per_s=0.5"
+    assert record["bytes_sent"] > 1_000_000
+    assert record["seconds"] > record["bytes_sent"] / 0.5e6
+
+
+def test_what_a_slow_line_carries_arrives_whole(board: Board) -> None:
+    data = bytes(i * i % 251 for i in range(300_000))
+    assert ask(board("host", latency_ms=1, mb_per_s=5), "cat", (data,)).stdout == data
+
+
+def test_a_push_that_is_cut_goes_on(
+    deploy: Deploy, small_model: Path, pushed: Callable[..., dict[str, Any]]
+) -> None:
+    """The cut is in the model, which is the most of what is sent."""
+    board = "sim:host,cut_after=900000"
+    done = deploy("push", "--board", board, "--model", small_model)
+    assert done.status == 29
+    assert f"lost the connection to {board}" in done.stderr
+    files = {file["name"]: file for file in pushed("sim:host")["files"]}
+    assert 0 < files["model.bin"]["resumed_at"] < 900_000
+
+
+def test_sftp_is_there_or_not_and_a_push_needs_none(
+    board: Board,
+    require_program: Callable[[str], Path],
+    pushed: Callable[..., dict[str, Any]],
+) -> None:
+    program = require_program("sftp")
+
+    def list_home(sim: SimBoard) -> Completed:
+        ask(sim, "echo 1 >mine")
+        known = f"UserKnownHostsFile={sim.known_hosts.path}"
+        options = ("-F", "none", "-i", str(sim.board.key), "-o", known, "-P", str(sim.board.port))
+        command = f"echo ls -1 | {program} -b - {' '.join(options)} colibri@127.0.0.1"
+        return run(["sh", "-c", command], check=False, timeout_s=30)
+
+    with_it = list_home(board("host"))
+    assert (with_it.status, with_it.stdout.splitlines()[-1]) == (0, "mine"), with_it.stderr
+    without = list_home(board("host", no_sftp=True))
+    assert without.status != 0
+    assert "subsystem request failed" in without.stderr
+    assert pushed("sim:host,no_sftp")["bytes_sent"] > 1_000_000
+
+
+def test_a_push_to_a_board_without_sha256sum(
+    board: Board, pushed: Callable[..., dict[str, Any]]
+) -> None:
+    there = ask(board("host"), "echo abc | sha256sum")
+    assert (there.status, there.stdout[:8]) == (0, b"edeaaff3")
+    bare = board("host", no_sha256sum=True)
+    assert ask(bare, "sha256sum </dev/null").status == 127
+    assert ask(bare, "echo abc | cksum").status == 0
+    assert pushed("sim:host,no_sha256sum")["bytes_sent"] > 1_000_000
+
+
+def test_a_push_to_a_board_where_all_is_busybox(
+    board: Board,
+    require_program: Callable[[str], Path],
+    pushed: Callable[..., dict[str, Any]],
+) -> None:
+    busybox = str(require_program("busybox").resolve())
+    small = board("host", busybox=True)
+    assert ask(small, "dd --help").stderr.startswith(b"BusyBox v")
+    assert ask(small, "readlink -f $(which sed)").stdout.decode().strip() == busybox
+    assert ask(small, "/bin/sh --help").stderr.startswith(b"BusyBox v")
+    assert pushed("sim:host,busybox")["bytes_sent"] > 1_000_000
+    assert pushed("sim:host,busybox,no_sha256sum")["bytes_sent"] == 0
+
+
+def test_a_push_to_a_board_whose_disk_is_full(
+    board: Board, deploy: Deploy, small_model: Path
+) -> None:
+    small = board("host", disk_kib=400)
+    free = ask(small, "df -Pk . | tail -n 1").stdout.split()
+    assert free[1:4] == [b"400", b"0", b"400"]
+    written = ask(small, "head -c 500000 /dev/zero >file")
+    assert written.status != 0
+    assert b"No space left on device" in written.stderr
+    words = ("--board", "sim:host,disk_kib=400", "--model", small_model)
+    done = deploy("push", *words)
+    assert done.status == 35
+    assert "409,600 are free under " in done.stderr
+    done = deploy("push", "--board", "sim:host,file_blocks=100")
+    assert (done.status, "File too large" in done.stderr) == (35, True)

@@ -1,0 +1,280 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whole emulated systems: Debian's kernel boots, dropbear lets one in, what is pushed is proved."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from goldens import HASHES, NUM_TOKENS, PROMPT
+
+from colibri_deploy.convert import DTypeChoice
+from colibri_deploy.emulated import Emulated, parse_emulated
+from colibri_deploy.errors import (
+    AuthenticationError,
+    ChangedHostKeyError,
+    ColibriDeployError,
+    UnknownBoardError,
+    UnknownTargetError,
+)
+from colibri_deploy.initramfs import Initramfs
+from colibri_deploy.known_hosts import KnownHosts
+from colibri_deploy.process import Completed, run
+from colibri_deploy.sim import Faults
+from colibri_deploy.ssh import Connection
+from colibri_deploy.targets import Target, load_targets
+from colibri_deploy.vm import RunningVm, VmOptions
+from colibri_deploy.vm_image import build_image, cache_directory, find_image
+
+Deploy = Callable[..., Completed]
+
+# By what `uname -m` says: a target, what the kernel says of its CPU, QEMU's program.
+SYSTEMS = {
+    "aarch64": ("jetson-orin", "CPU part\t: 0xd0b", "qemu-system-aarch64"),
+    "riscv64": ("bpi-f3", "isa\t\t: rv64imafdcv", "qemu-system-riscv64"),
+    "x86_64": ("haswell", "model name\t: Intel Core Processor (Haswell)", "qemu-system-x86_64"),
+}
+
+
+@pytest.fixture(scope="module")
+def targets(root: Path) -> dict[str, Target]:
+    """All targets."""
+    return load_targets(root)
+
+
+@pytest.fixture(scope="module")
+def need_system(
+    require_program: Callable[[str], Path], require: Callable[[bool, str], None]
+) -> Callable[[str], None]:
+    """`need_system(arch)` makes sure that such a system can boot: its image is in the cache."""
+
+    def need(arch: str) -> None:
+        require_program(SYSTEMS[arch][2])
+        require_program("dpkg-deb")
+        if find_image(arch, cache_directory()) is None:
+            try:
+                build_image(arch, cache_directory(), print)
+            except ColibriDeployError as error:
+                require(False, f"no image can be built: {error.message}: {error.details}")
+
+    return need
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    """The environment that puts boards into `tmp_path`, and finds the images that are there."""
+    return {"XDG_CACHE_HOME": str(cache_directory().parents[1]), "XDG_STATE_HOME": str(tmp_path)}
+
+
+@pytest.fixture
+def emulate(places: Mapping[str, str]) -> Iterator[Callable[..., Any]]:
+    """`emulate(verb, *args)` is what `colibri-deploy emulate` prints as JSON.
+
+    In the end no board runs.
+    """
+
+    def run_it(*words: str) -> Any:
+        command = [sys.executable, "-m", "colibri_deploy", "emulate", *words, "--json"]
+        return json.loads(run(command, env={**os.environ, **places}, timeout_s=240).stdout)
+
+    yield run_it
+    run_it("stop", "--all")
+
+
+def running(record: dict[str, Any]) -> RunningVm:
+    """The board that `emulate start` has started."""
+    values = {key: value for key, value in record.items() if key != "ssh"}
+    return RunningVm(**values | {"directory": Path(record["directory"])})
+
+
+def ask(record: dict[str, Any], command: str, user: str = "colibri") -> str:
+    """What a command prints on a board."""
+    vm = running(record)
+    with Connection.open(replace(vm.board, user=user), vm.known_hosts) as connection:
+        answer = connection.run(command, timeout_s=60)
+    assert answer.status == 0, answer
+    return answer.stdout.decode()
+
+
+@pytest.mark.parametrize("arch", SYSTEMS)
+def test_a_system_boots_with_the_targets_cpu_and_the_ram_and_disk_that_were_asked_for(
+    arch: str,
+    need_system: Callable[[str], None],
+    emulate: Callable[..., Any],
+    report_row: Callable[..., None],
+) -> None:
+    need_system(arch)
+    target, cpu, _ = SYSTEMS[arch]
+    record = emulate("start", f"vm:{target},ram_mib=192,disk_mib=40")
+    report_row("whole systems: seconds to SSH", arch, f"{record['seconds_to_ssh']:.1f}")
+    said = ask(record, "uname -m; uname -v; id -un; readlink /bin/sh; df -Pk . | tail -n 1")
+    machine, kernel, user, shell, disk = said.splitlines()
+    assert (machine, user, shell) == (arch, "colibri", "busybox")
+    assert "Debian" in kernel
+    device, kib, *_, mounted = disk.split()
+    assert (device, mounted) == ("/dev/vda", "/home/colibri")
+    assert 30_000 < int(kib) < 40 * 1024
+    assert cpu in ask(record, "cat /proc/cpuinfo")
+    assert 96 << 10 < int(ask(record, "grep MemTotal /proc/meminfo").split()[1]) < 192 << 10
+    assert ask(record, "id -un", user="root") == "root\n"
+
+
+def test_the_keys_of_a_board_are_checked_on_both_sides(
+    need_system: Callable[[str], None], emulate: Callable[..., Any], tmp_path: Path
+) -> None:
+    need_system("aarch64")
+    record = emulate("start", "vm:rpi5,ram_mib=192,disk_mib=40")
+    vm = running(record)
+    host, kind, blob = Path(str(vm.known_hosts.path)).read_text().split()
+    other = bytearray(base64.b64decode(blob))
+    other[-1] ^= 1
+    known = tmp_path / "known_hosts"
+    known.write_text(f"{host} {kind} {base64.b64encode(other).decode()}\n")
+    with pytest.raises(ChangedHostKeyError):
+        Connection.open(vm.board, KnownHosts(known))
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "stranger"])
+    with pytest.raises(AuthenticationError):
+        Connection.open(replace(vm.board, key=tmp_path / "stranger"), vm.known_hosts)
+    assert vm.directory.stat().st_mode & 0o077 == 0
+
+
+def test_a_model_is_proved_on_a_board_that_is_started_for_it(
+    need_system: Callable[[str], None],
+    engine: Callable[[str], Path],
+    models: Callable[[str, DTypeChoice], Path],
+    deploy: Deploy,
+    build_dir: Path,
+    places: Mapping[str, str],
+    emulate: Callable[..., Any],
+) -> None:
+    """Pushed while the board is there for the push only; found again, and kept, after `start`."""
+    need_system("aarch64")
+    (build_dir / "jetson-orin").mkdir()
+    (build_dir / "jetson-orin" / "colibri").symlink_to(engine("jetson-orin"))
+    model = models("mixtral", "q8")
+    board = ("--board", "vm:jetson-orin,ram_mib=192,disk_mib=40", "--model", model, "--json")
+    done = deploy("push", *board, **places)
+    assert done.status == 0, done.stderr
+    assert json.loads(done.stdout)["bytes_sent"] > 1_000_000
+    assert emulate("list") == []
+    record = emulate("start", board[1])
+    tokens = ("--tokens", ",".join(map(str, PROMPT)), "--num-tokens", str(NUM_TOKENS))
+    done = deploy("smoke", *board, *tokens, **places)
+    assert done.status == 0, done.stderr
+    smoke = json.loads(done.stdout)
+    assert smoke["generated"]["logits_hash"] == f"clb1:{HASHES['mixtral', 'q8']}"
+    assert smoke["generated"]["isa"] == "neon_dotprod"
+    assert [vm["pid"] for vm in emulate("list")] == [record["pid"]]
+    assert int(ask(record, "cat /dev/zero >fill; df -Pk . | tail -n 1").split()[3]) < 64
+    (build_dir / "jetson-orin" / "colibri").unlink()
+    changed = engine("jetson-orin").read_bytes() + b"\0"
+    (build_dir / "jetson-orin" / "colibri").write_bytes(changed)
+    done = deploy("push", *board, **places)
+    assert (done.status, "no room on vm:jetson-orin" in done.stderr) == (35, True)
+
+
+def test_a_board_that_lost_its_power_is_forgotten_and_starts_again(
+    need_system: Callable[[str], None], emulate: Callable[..., Any]
+) -> None:
+    need_system("aarch64")
+    name = "vm:rpi4,ram_mib=192,disk_mib=40"
+    first = emulate("start", name)
+    assert emulate("start", name) == first
+    ask(first, "echo here >file; sync")
+    os.kill(first["pid"], signal.SIGKILL)
+    assert emulate("list") == []
+    folder = Path(first["directory"])
+    assert sorted(path.name for path in folder.iterdir()) == ["console.log", "disk.ext4", "lock"]
+    second = emulate("start", name)
+    assert second["pid"] != first["pid"]
+    assert ask(second, "cat file") == "here\n"
+    assert emulate("stop", name) == [{"board": name, "was_running": True, "erased": False}]
+    assert emulate("stop", name, "--erase") == [
+        {"board": name, "was_running": False, "erased": True}
+    ]
+    assert not folder.exists()
+
+
+def test_a_board_without_an_image_is_told_how_to_build_it(deploy: Deploy, tmp_path: Path) -> None:
+    done = deploy("smoke", "--board", "vm:rpi5", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.status == 38
+    assert done.stderr == (
+        "error: there is no aarch64 image for vm:rpi5; build it: "
+        "colibri-deploy emulate build rpi5\n"
+    )
+
+
+def test_what_would_be_built_is_told_and_nothing_fetched(
+    places: dict[str, str], tmp_path: Path
+) -> None:
+    places = {**places, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "colibri_deploy", "emulate", "build", "rpi5", "--dry-run"]
+    done = run(command, env={**os.environ, **places})
+    assert done.stdout == (
+        "aarch64: linux-image-cloud-arm64, BusyBox and dropbear of Debian bookworm; there is none\n"
+    )
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_name_of_a_board_says_its_options(targets: dict[str, Target]) -> None:
+    board = parse_emulated("vm:rpi5,disk_mb_per_s=20,ram_mib=128", targets)
+    assert board == Emulated(targets["rpi5"], VmOptions(ram_mib=128, disk_mb_per_s=20.0))
+    assert board.name == "vm:rpi5,ram_mib=128,disk_mb_per_s=20"
+    assert parse_emulated("vm:rpi5,ram_mib=512", targets).name == "vm:rpi5"
+    slow = parse_emulated("sim:rpi5,no_sftp,latency_ms=2.5", targets)
+    assert slow == Emulated(targets["rpi5"], Faults(latency_ms=2.5, no_sftp=True))
+    assert slow.name == "sim:rpi5,latency_ms=2.5,no_sftp"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("vm:rpi5,ram=3", "vm:rpi5 has no option 'ram'; its options are ram_mib, disk_mib, "),
+        ("vm:rpi5,ram_mib=3", "vm:rpi5, option ram_mib: Input should be greater than or equal"),
+        ("vm:rpi5,ram_mib=many", "vm:rpi5, option ram_mib: Input should be a valid integer"),
+        ("sim:rpi5,ram_mib=128", "sim:rpi5 has no option 'ram_mib'; its options are latency_ms"),
+        ("sim:rpi5,latency_ms=0", "sim:rpi5, option latency_ms: Input should be greater than 0"),
+        ("rpi5", "rpi5 is no emulated board: write sim:TARGET or vm:TARGET"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(
+    name: str, problem: str, targets: dict[str, Target]
+) -> None:
+    with pytest.raises(UnknownBoardError) as caught:
+        parse_emulated(name, targets)
+    assert caught.value.message.startswith(problem)
+    with pytest.raises(UnknownTargetError):
+        parse_emulated("vm:rpi55", targets)
+
+
+def test_the_archive_is_what_cpio_reads(
+    require_program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    archive = Initramfs()
+    archive.directory("home/pi", 0o750, owner=1000)
+    archive.file("etc/name", b"board\n", 0o640)
+    archive.link("bin/sh", "busybox")
+    archive.device("dev/null", 1, 3)
+    (tmp_path / "archive").write_bytes(archive.pack())
+    busybox = require_program("busybox")
+    listed = run([busybox, "sh", "-c", f"{busybox} cpio -tv <{tmp_path}/archive"]).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        ("drwxr-xr-x", "0/0", "home"),
+        ("drwxr-x---", "1000/1000", "home/pi"),
+        ("drwxr-xr-x", "0/0", "etc"),
+        ("-rw-r-----", "0/0", "etc/name"),
+        ("drwxr-xr-x", "0/0", "bin"),
+        ("lrwxrwxrwx", "0/0", "busybox"),
+        ("drwxr-xr-x", "0/0", "dev"),
+        ("crw-------", "0/0", "dev/null"),
+    ]
