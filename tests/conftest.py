@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from synthetic import SHAPES, write_checkpoint
 
 from colibri_deploy.build import build, plan
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint
@@ -234,19 +235,19 @@ def checkpoint(make_checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
 def models(request: pytest.FixtureRequest) -> Iterator[Callable[[str, DTypeChoice], Path]]:
     """`models(name, dtype)` is a converted model, made once a session and removed at its end.
 
-    `name` is a directory of ../shared/fixtures, or `synthetic`: hidden 1056, FFN 1568, 12 experts
-    of which 3 are used, large enough for the order of sums to matter.
+    `name` is a directory of ../shared/fixtures, or of tests/golden/synthetic.py `synthetic` or
+    `small_synthetic`, large enough for the order of sums to matter.
     """
     with tempfile.TemporaryDirectory(prefix="colibri-models-") as scratch:
         directory = Path(scratch)
 
         @functools.cache
         def checkpoint_of(name: str) -> Path:
-            if name != "synthetic":
+            if name not in SHAPES:
                 shared: Path = request.getfixturevalue("shared")
                 return shared / "fixtures" / name
-            run([sys.executable, ROOT / "tests/golden/synthetic.py", directory / "checkpoint"])
-            return directory / "checkpoint"
+            write_checkpoint(directory / f"{name}-checkpoint", SHAPES[name])
+            return directory / f"{name}-checkpoint"
 
         @functools.cache
         def converted(name: str, dtype: DTypeChoice) -> Path:

@@ -46,6 +46,15 @@ class Shape:
     max_positions: int = 4096
 
 
+# The second is for emulators: sums of 264 terms, more than eight blocks.
+SHAPES = {
+    "synthetic": Shape(),
+    "small_synthetic": Shape(
+        hidden=264, ffn=264, experts=4, top_k=2, heads=6, kv_heads=2, vocab=96
+    ),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
     """One tensor: values are uniform in `centre` - `spread` to `centre` + `spread`."""

@@ -1,168 +1,212 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""One logits hash per model: whatever the ISA level, the threads and the batch."""
+"""One logits hash per model and type of cache: whatever the ISA level, the threads, the batch, and
+how much of the sequence was the prompt."""
 
-import itertools
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from goldens import HASHES, NUM_TOKENS, PROMPT, SHORT_HASHES, SHORT_PROMPT
+from goldens import (
+    ACROSS_CHUNKS,
+    ACROSS_CHUNKS_HASHES,
+    FROM_ONE_TOKEN,
+    FROM_ONE_TOKEN_HASHES,
+    HASHES,
+    NUM_TOKENS,
+    PROMPT,
+    Key,
+)
+from matrix import KVS, Setting, differing, product, third
 
 from colibri_deploy.convert import DTypeChoice
-from colibri_deploy.process import Completed
-
-FIXTURES = [key for key in HASHES if key[0] != "synthetic"]
-
-
-THREADS, BATCHES = (1, 2, 3), (1, 7, len(PROMPT))
-EVERY = tuple(itertools.product(THREADS, BATCHES))
-DIAGONAL = ((1, len(PROMPT)), (2, 7), (3, 1))  # each thread count and each batch once
+from colibri_deploy.process import Completed, run
+from colibri_deploy.targets import machine_arch
 
 Models = Callable[[str, DTypeChoice], Path]
+Driver = Callable[["Level"], Callable[..., Completed]]
+
+FIXTURES = [key for key in FROM_ONE_TOKEN_HASHES if not key[0].endswith("synthetic")]
+SMALL = [key for key in FROM_ONE_TOKEN_HASHES if key[0] == "small_synthetic"]
+LARGE = [key for key in FROM_ONE_TOKEN_HASHES if key[0] == "synthetic"]
 
 
-def hashes(
-    run_engine: Callable[..., Completed],
-    model: Path,
-    arch: str,
-    isa: str,
-    settings: tuple[tuple[int, int], ...],
-    prompt: list[int] = PROMPT,
-) -> set[str]:
-    """The hashes that all settings give."""
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """An ISA level on some CPU, and what of the product it can afford."""
 
-    def one(setting: tuple[int, int]) -> str:
-        threads, batch = setting
-        result = run_engine(
-            arch,
-            *("--model", model, "--tokens", ",".join(map(str, prompt))),
-            *("--num_tokens", str(NUM_TOKENS), "--ignore_eos", "--format", "ids"),
-            *("--isa", isa, "--threads", str(threads), "--batch", str(batch), "--logits_hash"),
-            cpu=cpu_model(isa),
-        )
-        assert result.status == 0, result.stderr
-        _, logits_hash, _ = result.stdout.splitlines()[-1].split()
-        return logits_hash
+    arch: str
+    isa: str
+    cpu: str | None = None  # an emulated one; None: this machine, or the emulator's default
+    which_third: int | None = None  # of the settings; None: all
+    small_kvs: tuple[str, ...] = KVS  # with the small synthetic model
 
-    with ThreadPoolExecutor(2) as pool:
-        return set(pool.map(one, settings))
+    def __str__(self) -> str:
+        return f"{self.arch} {self.isa}" + (f" on {self.cpu}" if self.cpu else "")
+
+    def settings(self, settings: list[Setting]) -> list[Setting]:
+        """Those of the product that it runs."""
+        return settings if self.which_third is None else third(settings, self.which_third)
 
 
-def cpu_model(isa: str) -> str | None:
-    """The emulated CPU for a level that qemu-user's default lacks."""
-    return "rv64,v=true,vext_spec=v1.0,vlen=256" if isa == "rvv" else None
-
-
-LEVELS = [
-    ("x86_64", "scalar"),
-    ("x86_64", "sse42"),
-    ("x86_64", "avx2"),
-    ("x86_64", "avx512"),
-    ("x86_64", "avx512_vnni"),
-    ("aarch64", "scalar"),
-    ("aarch64", "neon"),
-    ("aarch64", "neon_dotprod"),
-    ("aarch64", "neon_i8mm"),
-    ("riscv64", "scalar"),
-    ("riscv64", "rvv"),
+NATIVE = [Level("x86_64", isa) for isa in ("scalar", "sse42", "avx2", "avx512", "avx512_vnni")]
+RV64V = "rv64,v=true,vext_spec=v1.0,vlen="
+EMULATED = [
+    Level("aarch64", "scalar", "cortex-a72", 0),
+    Level("aarch64", "neon", "cortex-a72"),
+    Level("aarch64", "neon_dotprod", "cortex-a76"),
+    Level("aarch64", "neon_i8mm", "max"),
+    Level("riscv64", "scalar", "rv64,v=false", 0),
+    # qemu takes long for vectors: each length has a third of the threads, all three have each.
+    Level("riscv64", "rvv", f"{RV64V}128", 0, ("f32",)),
+    Level("riscv64", "rvv", f"{RV64V}256", 1, ("f16",)),
+    Level("riscv64", "rvv", f"{RV64V}512", 2, ("q8",)),
 ]
 
 
-@pytest.mark.parametrize(("arch", "isa"), LEVELS)
-@pytest.mark.parametrize(("name", "dtype"), FIXTURES)
-def test_a_fixture_has_one_hash_for_all_threads_and_batches(
-    name: str,
-    dtype: DTypeChoice,
-    arch: str,
-    isa: str,
+@pytest.fixture(scope="session")
+def driver(
+    meson: Callable[..., Completed],
+    meson_build: Callable[[str], Path],
+    require_program: Callable[[str], Path],
+) -> Driver:
+    """`driver(level)` is a function that runs hash_matrix with some arguments on its CPU."""
+
+    @functools.cache
+    def built(arch: str) -> Path:
+        meson("compile", "-C", meson_build(arch), "hash_matrix")
+        return meson_build(arch) / "tests/hash_matrix"
+
+    def runner(level: Level) -> Callable[..., Completed]:
+        command: list[str | Path] = [built(level.arch)]
+        if level.arch != machine_arch() or level.cpu:
+            emulator = require_program(f"qemu-{level.arch}-static")
+            command = [emulator, *(["-cpu", level.cpu] if level.cpu else []), *command]
+        return lambda *arguments: run([*command, *arguments], check=False)
+
+    return runner
+
+
+@pytest.fixture(scope="module")
+def count(report_row: Callable[..., None]) -> Iterator[Callable[..., None]]:
+    """`count(name, dtype, level, n)` adds n equal settings to the table of this module."""
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+
+    def add(name: str, dtype: str, level: Level, n: int) -> None:
+        levels = counts.setdefault((name, dtype), {})
+        levels[str(level)] = levels.get(str(level), 0) + n
+
+    yield add
+    for (name, dtype), levels in counts.items():
+        report_row(
+            "logits hash: model, dtype; caches, levels and settings that give the literal",
+            *(name, dtype, " ".join(KVS), f"{len(levels)} levels, {sum(levels.values())} settings"),
+        )
+
+
+def check(
+    level: Level,
+    settings: list[Setting],
+    keys: list[Key],
+    models: Models,
+    driver: Driver,
+    count: Callable[..., None],
+    across_chunks: bool = False,
+) -> None:
+    """All settings with all models give the literals."""
+    sequence = ACROSS_CHUNKS if across_chunks else FROM_ONE_TOKEN
+    hashes = ACROSS_CHUNKS_HASHES if across_chunks else FROM_ONE_TOKEN_HASHES
+    run_driver = driver(level)
+    converted = {key: models(*key) for key in keys}
+
+    def one(key: Key) -> list[str]:
+        found = differing(run_driver, converted[key], level.isa, sequence, settings, hashes[key])
+        count(*key, level, len(settings) - len(found))
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        wrong = [line for lines in pool.map(one, keys) for line in lines]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("level", NATIVE, ids=str)
+def test_one_hash_natively(
+    level: Level,
+    models: Models,
+    driver: Driver,
+    count: Callable[..., None],
+    require_level: Callable[[str, str], None],
+) -> None:
+    require_level(level.arch, level.isa)
+    everything = product(FROM_ONE_TOKEN)
+    assert len(everything) == 3 * 3 * 8
+    check(level, everything, FIXTURES + SMALL, models, driver, count)
+    # Sums of 1,056 and 1,568: the full product where it takes the least time.
+    check(
+        level,
+        everything if level.isa == "avx2" else third(everything, 0),
+        LARGE,
+        models,
+        driver,
+        count,
+    )
+    across = third(product(ACROSS_CHUNKS), 1)
+    check(level, across, list(ACROSS_CHUNKS_HASHES), models, driver, count, across_chunks=True)
+
+
+@pytest.mark.parametrize("level", EMULATED, ids=str)
+def test_one_hash_under_emulation(
+    level: Level, models: Models, driver: Driver, count: Callable[..., None]
+) -> None:
+    fixtures = level.settings(product(FROM_ONE_TOKEN))
+    check(level, fixtures, FIXTURES, models, driver, count)
+    small = level.settings(product(FROM_ONE_TOKEN, level.small_kvs))
+    check(level, small, SMALL, models, driver, count)
+
+
+@pytest.mark.parametrize("level", NATIVE + EMULATED, ids=str)
+def test_the_program_prints_the_hash(
+    level: Level,
     models: Models,
     run_engine: Callable[..., Completed],
     require_level: Callable[[str, str], None],
 ) -> None:
-    require_level(arch, isa)
-    model = models(name, dtype)
-    settings = EVERY if isa in ("scalar", "avx2", "neon") else DIAGONAL
-    assert hashes(run_engine, model, arch, isa, settings) == {f"clb1:{HASHES[name, dtype]}"}
+    """`colibri` itself, which computes logits only where they are asked for; two chunks."""
+    require_level(level.arch, level.isa)
+    native = level in NATIVE
+    keys = list(HASHES) if native else [key for key in HASHES if key[0] == "mixtral"]
+    converted = {key: models(*key) for key in keys}
+
+    def one(key: Key) -> str:
+        result = run_engine(
+            level.arch,
+            *("--model", converted[key], "--tokens", ",".join(map(str, PROMPT))),
+            *("--num_tokens", str(NUM_TOKENS), "--ignore_eos", "--format", "ids"),
+            *("--isa", level.isa, "--threads", "2", "--batch", "100", "--logits_hash"),
+            cpu=level.cpu,
+        )
+        assert result.status == 0, result.stderr
+        return result.stdout.splitlines()[-1].split()[1].removeprefix("clb1:")
+
+    with ThreadPoolExecutor(2) as pool:
+        assert dict(zip(keys, pool.map(one, keys), strict=True)) == {k: HASHES[k] for k in keys}
 
 
-@pytest.mark.parametrize(
-    ("arch", "isa", "dtype", "settings"),
-    [
-        ("x86_64", "scalar", "f32", EVERY),
-        ("x86_64", "sse42", "f32", DIAGONAL),
-        ("x86_64", "avx2", "f32", EVERY),
-        ("x86_64", "avx512", "f32", DIAGONAL),
-        ("aarch64", "neon", "f32", ((2, 7),)),
-        ("riscv64", "scalar", "f32", ((2, 7),)),
-        ("x86_64", "scalar", "q8", EVERY),
-        ("x86_64", "sse42", "q8", DIAGONAL),
-        ("x86_64", "avx2", "q8", EVERY),
-        ("x86_64", "avx512", "q8", DIAGONAL),
-        ("x86_64", "avx512_vnni", "q8", DIAGONAL),
-        ("aarch64", "neon", "q8", DIAGONAL),
-        ("riscv64", "scalar", "q8", ((2, 7),)),
-        ("x86_64", "scalar", "q4", DIAGONAL),
-        ("x86_64", "sse42", "q4", DIAGONAL),
-        ("x86_64", "avx2", "q4", EVERY),
-        ("x86_64", "avx512", "q4", DIAGONAL),
-        ("x86_64", "avx512_vnni", "q4", DIAGONAL),
-        ("aarch64", "neon", "q4", ((2, 7),)),
-    ],
-)
-def test_a_model_in_which_the_order_of_sums_shows_has_one_hash(
-    arch: str,
-    isa: str,
-    dtype: DTypeChoice,
-    settings: tuple[tuple[int, int], ...],
-    models: Models,
-    run_engine: Callable[..., Completed],
-    require_level: Callable[[str, str], None],
-) -> None:
-    require_level(arch, isa)
-    model = models("synthetic", dtype)
-    assert hashes(run_engine, model, arch, isa, settings) == {f"clb1:{HASHES['synthetic', dtype]}"}
-
-
-@pytest.mark.parametrize("dtype", list(SHORT_HASHES))
-@pytest.mark.parametrize(
-    ("arch", "isa"),
-    [
-        ("x86_64", "avx2"),
-        ("aarch64", "scalar"),
-        ("aarch64", "neon"),
-        ("aarch64", "neon_dotprod"),
-        ("aarch64", "neon_i8mm"),
-        ("riscv64", "scalar"),
-        ("riscv64", "rvv"),
-    ],
-)
-def test_it_has_one_hash_on_slow_emulators_too(
-    arch: str,
-    isa: str,
-    dtype: DTypeChoice,
-    models: Models,
-    run_engine: Callable[..., Completed],
-    require_level: Callable[[str, str], None],
-) -> None:
-    require_level(arch, isa)
-    model = models("synthetic", dtype)
-    settings = ((1, len(SHORT_PROMPT)), (3, 5))
-    found = hashes(run_engine, model, arch, isa, settings, SHORT_PROMPT)
-    assert found == {f"clb1:{SHORT_HASHES[dtype]}"}
-
-
-@pytest.mark.parametrize("kv", ["f32", "f16"])
+@pytest.mark.parametrize("kv", KVS)
 def test_the_type_of_the_cache_is_named_and_changes_the_hash(
     kv: str, models: Models, run_engine: Callable[..., Completed]
 ) -> None:
+    sequence = FROM_ONE_TOKEN
+    n_generated = sequence.length - len(sequence.prompt)
     result = run_engine(
         "x86_64",
-        *("--model", models("mixtral", "keep"), "--tokens", ",".join(map(str, PROMPT))),
-        *("--num_tokens", str(NUM_TOKENS), "--ignore_eos", "--format", "ids"),
+        *("--model", models("mixtral", "keep"), "--tokens", ",".join(map(str, sequence.prompt))),
+        *("--num_tokens", str(n_generated), "--ignore_eos", "--format", "ids"),
         *("--logits_hash", "--kv", kv),
     )
-    word, logits_hash, named = result.stdout.splitlines()[-1].split()
-    assert (word, named) == ("logits_hash:", f"kv:{kv}")
-    assert (logits_hash == f"clb1:{HASHES['mixtral', 'keep']}") == (kv == "f32")
+    hashes = FROM_ONE_TOKEN_HASHES["mixtral", "keep"]
+    assert len(set(hashes.values())) == len(KVS)
+    assert result.stdout.splitlines()[-1] == f"logits_hash: clb1:{hashes[kv]} kv:{kv}"

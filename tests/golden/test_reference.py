@@ -10,11 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference
-from goldens import PROMPT
+from goldens import (
+    ACROSS_CHUNKS,
+    ACROSS_CHUNKS_HASHES,
+    FROM_ONE_TOKEN,
+    FROM_ONE_TOKEN_HASHES,
+    PROMPT,
+    Key,
+)
 from synthetic import Shape, write_checkpoint
 
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint
 from colibri_deploy.process import Completed, run
+
+Models = Callable[[str, DTypeChoice], Path]
 
 
 @pytest.mark.parametrize(
@@ -26,13 +35,18 @@ from colibri_deploy.process import Completed, run
         ("mixtral", "q8", "f32"),
         ("mixtral", "q8", "f16"),
         ("mixtral", "q4", "f32"),
+        ("mixtral", "mxfp4", "f16"),
+        ("mixtral", "q8", "q8"),
         ("starcoder_moe", "keep", "f32"),
         ("starcoder_moe", "q8", "f16"),
         ("llama", "keep", "f32"),
         ("llama", "q8", "f16"),
         ("llama", "q4", "f16"),
+        ("llama", "mxfp4", "q8"),
+        ("llama", "keep", "q8"),
         ("synthetic", "q8", "f16"),
         ("synthetic", "q4", "f16"),
+        ("synthetic", "mxfp4", "q8"),
     ],
 )
 def test_a_program_written_from_the_documents_gives_the_same_hash(
@@ -51,6 +65,20 @@ def test_a_program_written_from_the_documents_gives_the_same_hash(
     engine = run_engine("x86_64", *arguments, "--format", "ids", "--logits_hash")
     assert engine.stdout == reference.stdout
     assert len(engine.stdout.split("clb1:")[1]) == len(f"{64 * 'f'} kv:{kv}\n")
+
+
+@pytest.mark.parametrize("key", list(FROM_ONE_TOKEN_HASHES), ids="-".join)
+def test_the_literals_are_what_it_prints(key: Key, models: Models) -> None:
+    """The literals to which test_hashes.py holds the engine."""
+    model = reference.load(models(*key))
+    for sequence, hashes in (
+        (FROM_ONE_TOKEN, FROM_ONE_TOKEN_HASHES),
+        (ACROSS_CHUNKS, ACROSS_CHUNKS_HASHES),
+    ):
+        n_generated = sequence.length - len(sequence.prompt)
+        for kv, expected in hashes.get(key, {}).items():
+            _, found = reference.run(model, sequence.prompt, n_generated, kv, ignore_eos=True)
+            assert found == expected, kv
 
 
 # Two layers, so that what earlier positions see bears on the last logits; two heads share a key.
@@ -79,10 +107,9 @@ def small_models(tmp_path_factory: pytest.TempPathFactory) -> dict[DTypeChoice, 
 
 
 @np.errstate(all="ignore")
-def reference_logits(model: Path, lengths: tuple[int, ...]) -> dict[int, reference.F32]:
+def reference_logits(model: Path, kv: str, lengths: tuple[int, ...]) -> dict[int, reference.F32]:
     """The logits after the first so many tokens of a prompt."""
-    loaded = reference.load(model)
-    state = reference.State(loaded, reference.default_kv(loaded), max(lengths))
+    state = reference.State(reference.load(model), kv, max(lengths))
     result = {}
     for length, token in enumerate(prompt(max(lengths)), start=1):
         x = state.feed(token)
@@ -96,11 +123,12 @@ def prompt(length: int) -> list[int]:
     return [(7919 * i * i + 13) % 997 % SMALL.vocab for i in range(length)]
 
 
-@pytest.mark.parametrize("dtype", ["f32", "q8"])
+@pytest.mark.parametrize(("dtype", "kv"), [("f32", "f32"), ("q8", "f16"), ("f32", "q8")])
 @pytest.mark.parametrize("window", [0, *WINDOWED_LENGTHS])
 def test_windows_and_lengths_at_the_borders_of_chunks(
     window: int,
     dtype: DTypeChoice,
+    kv: str,
     small_models: dict[DTypeChoice, Path],
     run_engine: Callable[..., Completed],
     tmp_path: Path,
@@ -111,11 +139,11 @@ def test_windows_and_lengths_at_the_borders_of_chunks(
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
     (tmp_path / "model.bin").symlink_to(small_models[dtype] / "model.bin")
     lengths = WINDOWED_LENGTHS.get(window, LENGTHS)
-    for length, expected in reference_logits(tmp_path, lengths).items():
+    for length, expected in reference_logits(tmp_path, kv, lengths).items():
         ids = ",".join(map(str, prompt(length)))
         for batch in ("1", "7", "4096"):
-            arguments = ("--model", tmp_path, "--tokens", ids, "--batch", batch, "--logits")
-            result = run_engine("x86_64", *arguments)
+            arguments = ("--model", tmp_path, "--tokens", ids, "--batch", batch, "--kv", kv)
+            result = run_engine("x86_64", *arguments, "--logits")
             assert (result.status, result.stderr) == (0, "")
             logits = np.array(result.stdout.split(), np.float32)
             assert np.array_equal(logits, expected), (length, batch)
