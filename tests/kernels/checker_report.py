@@ -45,7 +45,7 @@ COMPARISONS = 64  # of each kernel with the scalar one
 TABLE = "kernels: calls that equal scalar bit for bit, largest error as a share of its bound"
 _LINE = re.compile(
     r"(\w+) (\w+): (\d+) comparisons, (\d+) differ; (\d+) values, (\d+) too far away, "
-    r"largest error ([\d.]+) of its bound"
+    r"largest error (\S+) of its bound"
 )
 
 

@@ -1,14 +1,19 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""`colibri --selftest` passes on every CPU, and names the kernels that are wrong: a program with an
-error planted in almost every kernel is built here."""
+"""`colibri --selftest` passes on every CPU. It and the checker name the kernels that are wrong:
+both are built here with an error planted in almost every kernel."""
 
+import json
+import os
 import re
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from checker_report import EMULATED, KERNELS, LEVELS
+from checker_report import EMULATED, KERNELS, LEVELS, parse
 from test_mutations import build_mutant
 
 from colibri_deploy.process import Completed, run
@@ -161,24 +166,93 @@ SAYS = {
 }
 
 
-def test_exactly_the_wrong_kernels_are_named(root: Path, tmp_path: Path) -> None:
+WRONG = {(kernel, level) for kernel in AT_EVERY_LEVEL for level in ("scalar", "sse42")} | {
+    (kernel, "sse42") for kernel in AT_SSE42
+}
+
+
+class Mutant(NamedTuple):
+    """The programs with the errors."""
+
+    colibri: Path
+    checker: Path
+
+
+@pytest.fixture(scope="module")
+def mutant(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Mutant:
+    """Both programs, with the levels scalar and sse42 and all of the errors."""
     assert {*AT_EVERY_LEVEL, *AT_SSE42, *STILL_RIGHT} == set(KERNELS)
+    directory = tmp_path_factory.mktemp("mutant")
+    python = shutil.ignore_patterns("*.py", "__pycache__")
+    shutil.copytree(root / "tests", directory / "tests", ignore=python)
     two_levels = ("meson_options.txt", "value : []", "value : ['scalar', 'sse42']")
     changes = [two_levels, *AT_EVERY_LEVEL.values(), *AT_SSE42.values()]
-    result = run([build_mutant(root, tmp_path, changes), "--selftest"], check=False)
+    colibri = build_mutant(root, directory, changes)
+    run(["ninja", "-C", colibri.parent, "tests/checker"], env=with_scripts())
+    return Mutant(colibri, colibri.parent / "tests/checker")
+
+
+def with_scripts() -> dict[str, str]:
+    """The environment with this Python's programs first in PATH."""
+    return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def named(report: str) -> dict[tuple[str, str], str]:
+    """What a report says of wrong kernels, by kernel and level."""
+    pattern = re.compile(r"^kernel (\w+) of level (\w+) is wrong: (.+)$", re.MULTILINE)
+    return {(kernel, level): what for kernel, level, what in pattern.findall(report)}
+
+
+def test_the_selftest_names_exactly_the_wrong_kernels(mutant: Mutant) -> None:
+    result = run([mutant.colibri, "--selftest"], check=False)
     assert result.status == 10
-    wrong = {
-        (kernel, level): what
-        for kernel, level, what in re.findall(
-            r"^kernel (\w+) of level (\w+) is wrong: (.+)$", result.stdout, re.MULTILINE
-        )
-    }
-    expected = {(kernel, level) for kernel in AT_EVERY_LEVEL for level in ("scalar", "sse42")}
-    expected |= {(kernel, "sse42") for kernel in AT_SSE42}
-    assert set(wrong) == expected, result.stdout
+    wrong = named(result.stdout)
+    assert set(wrong) == WRONG
     for kernel, what in SAYS.items():
         assert re.fullmatch(what, wrong[kernel, "sse42"])
     summary = f"scalar: {len(KERNELS)} kernels, {len(AT_EVERY_LEVEL)} wrong\n"
     assert summary in result.stdout
     assert "ok" not in result.stdout
-    assert result.stderr.startswith(f"colibri: error: selftest: {len(expected)} wrong kernels")
+    assert result.stderr.startswith(f"colibri: error: selftest: {len(WRONG)} wrong kernels")
+
+
+def test_the_checker_names_exactly_the_wrong_kernels(mutant: Mutant) -> None:
+    result = run([mutant.checker], check=False)
+    assert result.status == 1
+    assert set(named(result.stdout)) == WRONG
+    verdicts = parse(result.stdout)
+    assert list(verdicts) == ["scalar", "sse42"]
+    for kernel in KERNELS:  # no error is seen by a comparison with scalar where scalar has it too
+        scalar, tested = verdicts["scalar"][kernel], verdicts["sse42"][kernel]
+        assert (scalar.different > 0, scalar.inexact > 0) == (False, kernel in AT_EVERY_LEVEL)
+        assert (tested.different > 0) == (kernel in AT_SSE42)
+
+
+def test_a_required_level_must_have_run(
+    meson_build: Callable[[str], Path], require_program: Callable[[str], Path]
+) -> None:
+    checker = meson_build("x86_64") / "tests/checker"
+    on_nehalem: list[str | Path] = [
+        require_program("qemu-x86_64-static"),
+        "-cpu",
+        "Nehalem",
+        checker,
+    ]
+    result = run([*on_nehalem, "--require", "avx2"], check=False)
+    assert result.status == 1
+    assert result.stdout.endswith("the level avx2 was required and did not run\n")
+
+
+def test_the_checker_measures_every_kernel(meson_build: Callable[[str], Path]) -> None:
+    arch = machine_arch()
+    checker = meson_build(arch) / "tests/checker"
+    measured = json.loads(run([checker, "--bench", "--json"]).stdout)
+    keys = [(one["level"], one["kernel"], one["what"]) for one in measured]
+    assert len(keys) == len(set(keys))
+    levels = {level for level, *_ in keys}
+    assert levels <= set(LEVELS[arch])
+    assert {key[:2] for key in keys} == {(level, kernel) for level in levels for kernel in KERNELS}
+    for one in measured:
+        assert one["gigabytes_per_second"] > 0
+        assert one["gigaflops"] > 0
+    assert run([checker, "--bench", "--csv"], check=False).status == 2
