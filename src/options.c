@@ -34,7 +34,7 @@ static const struct option {
     {"isa", "LEVEL", TEXT, AT(isa), "kernels to use, see --version (default: the best usable)"},
     {"use_mlock", 0, FLAG, AT(use_mlock), "keep the model in memory, or fail"},
     {"verify", 0, FLAG, AT(verify), "check every checksum of the model first"},
-    {"selftest", 0, FLAG, AT(selftest), "check every kernel on this CPU (of --isa only) and stop"},
+    {"selftest", 0, FLAG, AT(selftest), "check the kernels of all levels, or of --isa, and stop"},
     {"sha256", "FILE", TEXT, AT(sha256), "print the SHA-256 of a file and stop"},
     {"switch", "LINK TARGET", TEXT_PAIR, AT(switch_to), "point a symbolic link elsewhere, atomically"},
     {"version", 0, FLAG, AT(version), "version, ISA levels and CPU features"},

@@ -75,17 +75,17 @@ static void *random_weights(struct clb_trial *t, enum clb_weights type, int n_ti
     return w;
 }
 
-// Vectors (n, stride) as f32, or blocks of integers and their scales. One scale or number may be
-// NaN.
+// Vectors (n, stride) as f32, or as blocks of integers.
 struct vectors {
-    float *f32; // the scales of q8
+    float *f32; // or the scales of the blocks; one may be NaN
     struct clb_q8 q8;
     int stride;
 };
 
 static struct vectors random_vectors(struct clb_trial *t, int n, int n_cols, int block)
 {
-    struct vectors x = {.stride = n_cols + clb_trial_below(t, 3) * block};
+    const int step = block == 1 ? 1 : CLB_TILE_COLS; // of the stride
+    struct vectors x = {.stride = n_cols + clb_trial_below(t, 3) * step};
     int n_values = (n - 1) * x.stride + n_cols, n_blocks = n_values / block;
     int bad = clb_trial_below(t, 8) ? -1 : clb_trial_below(t, n_blocks);
     x.f32 = clb_trial_numbers(t, n_blocks, 1);
@@ -93,8 +93,8 @@ static struct vectors random_vectors(struct clb_trial *t, int n, int n_cols, int
         x.f32[bad] = NAN;
     if (block == 1)
         return x;
-    x.q8 = (struct clb_q8){clb_trial_place(t, n_values, 1), x.f32, clb_trial_place(t, n_blocks, 4),
-                           (size_t)x.stride};
+    x.q8 = (struct clb_q8){clb_trial_place(t, n_blocks, block), x.f32,
+                           clb_trial_place(t, n_blocks, sizeof *x.q8.sum), (size_t)x.stride};
     memset(x.q8.sum, 0, (size_t)n_blocks * sizeof *x.q8.sum);
     for (int i = 0; i < n_values; i++) { // some blocks of the largest values, of one sign
         int b = i / block, q = clb_trial_below(t, 255) - 127;
