@@ -7,6 +7,7 @@
 # standard input is the content of a file. Below $root lie
 #
 #   store/<sha256>                 a file, whole and verified
+#   store/<sha256>.chunks          the hashes of its chunks, see colibri_deploy/chunks.py
 #   store/.<sha256>.partial        one that is being sent
 #   releases/<id>/<name>           symbolic links into the store, and `manifest`
 #   current                        a symbolic link to a release
@@ -155,6 +156,10 @@ probe() {
     [ ! -h "$root/current" ] || printf 'current %s\n' "$(current)"
     [ ! -f "$root/current/manifest" ] || sed 's/^/file /' "$root/current/manifest"
     previous | sed 's/^/previous /'
+    for path in "$store"/*.chunks; do
+        sha=${path##*/}
+        [ ! -f "$path" ] || printf 'chunked %s\n' "${sha%.chunks}"
+    done
 }
 
 # The id of the current release.
@@ -193,12 +198,38 @@ receive() {
     cat >>"$partial"
 }
 
+# chunks SHA256: the hashes of the chunks of a file. Writes nothing.
+chunks() {
+    cat -- "$store/$1.chunks"
+}
+
+# assemble NONCE SHA256 SENT BYTES: puts a file together from chunks of so many bytes. A line of
+# standard input is the SHA-256 of the file that has them, the first one's index, and their number.
+# SENT is a file that was received for this alone, and is removed.
+assemble() {
+    owned "$1"
+    partial=$store/.$2.partial
+    : >"$partial" || exit 1
+    while read -r sha first count; do
+        source=$store/$sha
+        [ "$sha" != "$3" ] || source=$store/.$3.partial
+        said=$(dd bs="$4" skip="$first" count="$count" <"$source" 2>&1 >>"$partial") || {
+            printf '%s\n' "$said" | sed -n 1p >&2 # then follows what it has copied
+            exit 1
+        }
+    done
+    rm -f -- "$store/.$3.partial"
+}
+
 # seal NONCE SHA256 ENGINE: verifies a file with the engine of that SHA-256, and puts it in the store.
 # seal NONCE SHA256 '' CKSUM: the same for an engine itself.
+# The hashes of the file's chunks are standard input, if the board lacks them.
 # Answers `sound`, or `damaged` for a file that is not what its name says; that is removed.
 seal() {
     owned "$1"
     shift
+    list=$store/.$1.chunks.partial
+    cat >"$list" || exit 1
     file=$store/$1
     [ -f "$file" ] || file=$store/.$1.partial
     if [ -z "$2" ]; then
@@ -214,6 +245,11 @@ seal() {
         durable "$file"
         mv -- "$file" "$store/$1" || exit 1
         durable "$store"
+    fi
+    if [ $verdict = sound ] && [ -s "$list" ]; then
+        mv -- "$list" "$store/$1.chunks" || exit 1
+    else
+        rm -f -- "$list" || exit 1
     fi
     echo $verdict
 }
@@ -284,7 +320,7 @@ release() {
 }
 
 # prune NONCE: removes what neither the current release uses nor those that can be gone back to.
-# Answers `pruned release ID` and `pruned file SHA256 BYTES`.
+# Answers `pruned release ID` and `pruned file NAME BYTES`.
 prune() {
     owned "$1"
     keep=" $(current) $(previous | tr '\n' ' ')"
@@ -305,10 +341,10 @@ prune() {
     done
     for path in "$store"/* "$store"/.*.partial; do
         [ -f "$path" ] || continue
-        sha=${path##*/}
+        name=${path##*/}
         case $used in
-        *" ../../store/$sha "*) ;;
-        *) bytes=$(size "$path") && rm -f -- "$path" && printf 'pruned file %s %s\n' "$sha" "$bytes" ;;
+        *" ../../store/${name%.chunks} "*) ;;
+        *) bytes=$(size "$path") && rm -f -- "$path" && printf 'pruned file %s %s\n' "$name" "$bytes" ;;
         esac || exit 1
     done
     rm -f -- "$root"/current.[0-9]* "$root/.history.partial"
@@ -356,6 +392,7 @@ is_ours() {
         name=${1#store/.}
         name=${name#store/}
         name=${name%.partial}
+        name=${name%.chunks}
         case $name in
         *[!0-9a-f]*) false ;;
         *) [ ${#name} = 64 ] && [ -f "$1" ] ;;

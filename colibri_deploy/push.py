@@ -10,18 +10,21 @@ removed after it.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from colibri_deploy.board_lock import board_lock
 from colibri_deploy.board_shell import BoardShell
+from colibri_deploy.chunks import CHUNK_BYTES
 from colibri_deploy.errors import BoardArchError, BoardFullError, FileMissingError, TransferError
 from colibri_deploy.model import Model
 from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
 from colibri_deploy.ssh import Connection
 from colibri_deploy.store import (
     ENGINE_NAME,
+    Assembly,
     BoardState,
     Item,
     Pruned,
@@ -30,6 +33,8 @@ from colibri_deploy.store import (
     release_id,
 )
 from colibri_deploy.targets import Target, machine_arch
+
+_WORTH_CHUNKS = 16  # fewer are sent sooner than the board is asked for them
 
 
 class Progress(Protocol):
@@ -51,17 +56,31 @@ class PlannedFile:
 
     item: Item
     stored: Stored
+    assembly: Assembly | None = None  # from the version before, where that is less to send
+    sent: int = 0  # bytes that the board has of what is sent for that
+    has_chunks: bool = False  # whether the board has the list of them
 
     @property
     def offset(self) -> int:
         """Where sending begins; an upload that was cut goes on."""
-        return self.stored.partial if self.stored.partial <= self.item.bytes else 0
+        there = self.sent if self.assembly else self.stored.partial
+        return there if there <= self._to_transfer.bytes else 0
 
     @property
     def to_send(self) -> int:
         """Bytes to send, if nothing on the board is damaged."""
-        is_there = self.item.path is None or self.stored.whole is not None
-        return 0 if is_there else self.item.bytes - self.offset
+        if self.item.path is None or self.stored.whole is not None:
+            return 0
+        return self._to_transfer.bytes - self.offset
+
+    @property
+    def _to_transfer(self) -> Item:
+        return self.assembly.sent if self.assembly else self.item
+
+    @property
+    def to_copy(self) -> int:
+        """Bytes that the board writes to put the file together."""
+        return self.item.bytes - self.stored.partial if self.assembly else 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,11 @@ class PushPlan:
         """Bytes to send, if nothing on the board is damaged."""
         return sum(file.to_send for file in self.files)
 
+    @property
+    def to_copy(self) -> int:
+        """Bytes that the board writes to put files together."""
+        return sum(file.to_copy for file in self.files)
+
 
 @dataclass(frozen=True)
 class PushedFile:
@@ -87,6 +111,7 @@ class PushedFile:
     sha256: str
     bytes: int | None  # None: it was on the board, and is not here
     sent: int  # bytes
+    copied: int  # bytes taken from the version before
     resumed_at: int  # bytes that an upload that was cut had left
     repaired: bool  # it was damaged on the board
 
@@ -111,6 +136,7 @@ def plan_push(
     engine: Path,
     model: Path | None,
     progress: Progress,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> PushPlan:
     """What is to be sent to a board; nothing is written there.
 
@@ -128,12 +154,22 @@ def plan_push(
         paths += [(name, model / name) for name in (MODEL_NAME, CONFIG_NAME)]
     store = Store(BoardShell(connection))
     check_arch(connection, target, store.probe())
-    items = [_read(name, path, progress) for name, path in paths]
-    return _plan(connection, store, target, items)
+    items = [_read(name, path, progress, chunk_bytes) for name, path in paths]
+    return _plan(connection, store, target, items, progress, {})
 
 
-def _plan(connection: Connection, store: Store, target: Target, local: list[Item]) -> PushPlan:
-    """What is to be done for the files that are here."""
+def _plan(
+    connection: Connection,
+    store: Store,
+    target: Target,
+    local: list[Item],
+    progress: Progress,
+    known: Mapping[str, Assembly],
+) -> PushPlan:
+    """What is to be done for the files that are here.
+
+    `known` are the assemblies of an earlier plan, by SHA-256.
+    """
     items = local
     state, stored = store.look(items)
     if len(local) == 1 and state.current != release_id(local):  # else it has the engine alone
@@ -142,14 +178,42 @@ def _plan(connection: Connection, store: Store, target: Target, local: list[Item
             Item(name, sha) for name, sha in state.files.items() if name != ENGINE_NAME
         ]
         state, stored = store.look(items)
-    files = tuple(PlannedFile(item, stored[item.sha256]) for item in items)
+    files = tuple(
+        _plan_file(store, state, item, stored[item.sha256], progress, known.get(item.sha256))
+        for item in items
+    )
     plan = PushPlan(target, state, files, release_id(items))
-    if state.free_bytes is not None and plan.to_send > state.free_bytes:
+    if state.free_bytes is not None and plan.to_send + plan.to_copy > state.free_bytes:
+        copied = f" and {plan.to_copy:,} to be copied there" if plan.to_copy else ""
         raise BoardFullError(
-            f"no room on {connection.board.name}: {plan.to_send:,} bytes are to be sent, "
+            f"no room on {connection.board.name}: {plan.to_send:,} bytes are to be sent{copied}, "
             f"{state.free_bytes:,} are free under {state.root}"
         )
     return plan
+
+
+def _plan_file(
+    store: Store,
+    state: BoardState,
+    item: Item,
+    stored: Stored,
+    progress: Progress,
+    assembly: Assembly | None,
+) -> PlannedFile:
+    has_chunks = item.sha256 in state.chunked
+    whole = PlannedFile(item, stored, has_chunks=has_chunks)
+    old = state.files.get(item.name)
+    worth = _WORTH_CHUNKS * item.chunk_bytes
+    if whole.to_send < worth or old not in state.chunked:
+        return whole
+    if assembly is None or assembly.old != old:
+        progress.start(f"comparing {item.name} with the version on the board", 0)
+        assembly = Assembly.of(item, old, store.chunks(old))
+    if assembly is None:
+        return whole
+    sent = store.look([assembly.sent])[1][assembly.sent.sha256]
+    parts = PlannedFile(item, stored, assembly, sent.partial, has_chunks)
+    return parts if whole.to_send - parts.to_send >= worth else whole
 
 
 def push(connection: Connection, plan: PushPlan, progress: Progress) -> Pushed:
@@ -162,7 +226,8 @@ def push(connection: Connection, plan: PushPlan, progress: Progress) -> Pushed:
     with board_lock(shell, plan.state.root, progress.wait_for) as nonce:
         store = Store(shell, nonce)
         local = [file.item for file in plan.files if file.item.path]
-        plan = _plan(connection, store, plan.target, local)
+        known = {file.item.sha256: file.assembly for file in plan.files if file.assembly}
+        plan = _plan(connection, store, plan.target, local, progress, known)
         engine = local[0]
         files = tuple(_place(connection, store, file, engine, progress) for file in plan.files)
         items = [file.item for file in plan.files]
@@ -199,10 +264,10 @@ def _check_manifest(connection: Connection, state: BoardState) -> None:
         )
 
 
-def _read(name: str, path: Path, progress: Progress) -> Item:
+def _read(name: str, path: Path, progress: Progress, chunk_bytes: int) -> Item:
     size = path.stat().st_size if path.exists() else 0
     progress.start(f"reading {name}", size)
-    return Item.read(name, path, progress.advance)
+    return Item.read(name, path, progress.advance, chunk_bytes=chunk_bytes)
 
 
 def _place(
@@ -214,14 +279,22 @@ def _place(
 ) -> PushedFile:
     """Brings one file into the store, whole and verified."""
     item = file.item
+    chunks = item.chunks if item.path and not file.has_chunks else None
     sent = 0
-    if file.to_send:
+    if file.assembly:
+        if file.to_send:
+            sent += _send(store, file.assembly.sent, file.offset, progress)
+        progress.start(f"putting {item.name} together on the board", 0)
+        store.assemble(item, file.assembly)
+    elif file.to_send:
         sent += _send(store, item, file.offset, progress)
-    sound = _seal(store, item, engine, progress)
+    progress.start(f"verifying {item.name} on the board", 0)
+    sound = store.seal(item, engine, chunks)
     repaired = not sound and file.stored.whole is not None
     if not sound and item.path is not None:
         sent += _send(store, item, 0, progress)
-        sound = _seal(store, item, engine, progress)
+        progress.start(f"verifying {item.name} on the board", 0)
+        sound = store.seal(item, engine, chunks)
     if not sound:
         again = (
             "it was sent twice; is its memory or its disk broken, or does the file change here?"
@@ -234,6 +307,7 @@ def _place(
         sha256=item.sha256,
         bytes=item.bytes if item.path else None,
         sent=sent,
+        copied=item.bytes - file.assembly.sent.bytes if file.assembly else 0,
         resumed_at=file.offset if file.to_send else 0,
         repaired=repaired,
     )
@@ -242,8 +316,3 @@ def _place(
 def _send(store: Store, item: Item, offset: int, progress: Progress) -> int:
     progress.start(f"sending {item.name}", item.bytes - offset)
     return store.send(item, offset, progress.advance)
-
-
-def _seal(store: Store, item: Item, engine: Item, progress: Progress) -> bool:
-    progress.start(f"verifying {item.name} on the board", 0)
-    return store.seal(item, engine)

@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from colibri_deploy.board_shell import VERB_SECONDS, BoardShell
+from colibri_deploy.chunks import CHUNK_BYTES, ChunkList, Run, Span, runs_of, spans_to_send
 from colibri_deploy.errors import BoardError, FileMissingError
 
 ENGINE_NAME = "colibri"
 CHECK_SECONDS = 3600.0  # for what reads or removes all files of a release
-_CHUNK_BYTES = 1 << 18
+_READ_BYTES = 1 << 18
 _SLOW_BYTES_PER_S = 2e6  # a slow board reads, hashes and writes no slower than this
 
 
@@ -27,17 +30,52 @@ class Item:
     sha256: str
     path: Path | None = None  # here; None: it is on the board only
     bytes: int = 0
+    chunk_bytes: int = CHUNK_BYTES
+    spans: tuple[Span, ...] | None = None  # it is these parts of `path`; None: all of that
 
     @classmethod
-    def read(cls, name: str, path: Path, on_bytes: Callable[[int], None]) -> Item:
-        """Hashes a file. Raises FileMissingError."""
+    def read(
+        cls,
+        name: str,
+        path: Path,
+        on_bytes: Callable[[int], None] = lambda n_bytes: None,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        spans: tuple[Span, ...] | None = None,
+    ) -> Item:
+        """Hashes a file, or parts of it. Raises FileMissingError."""
         digest = hashlib.sha256()
         size = 0
-        for chunk in _chunks(path, 0):
-            digest.update(chunk)
-            size += len(chunk)
-            on_bytes(len(chunk))
-        return cls(name, digest.hexdigest(), path, size)
+        for block in _content(path, spans, 0):
+            digest.update(block)
+            size += len(block)
+            on_bytes(len(block))
+        return cls(name, digest.hexdigest(), path, size, chunk_bytes, spans)
+
+    @functools.cached_property
+    def chunks(self) -> ChunkList:
+        """The hashes of the chunks of the file here. Raises FileMissingError."""
+        assert self.path is not None  # asked for what is here only
+        return ChunkList.read(self.path, self.chunk_bytes)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """How a board puts a file together from an older version that it has."""
+
+    old: str  # SHA-256 of the older version
+    runs: tuple[Run, ...]
+    sent: Item  # the chunks that the older version lacks
+
+    @classmethod
+    def of(cls, item: Item, old: str, old_chunks: ChunkList) -> Assembly | None:
+        """None if the older version has no chunk of the file."""
+        runs = runs_of(item.chunks, old_chunks)
+        if not any(run.is_old for run in runs):
+            return None
+        assert item.path is not None  # it has chunks
+        spans = tuple(spans_to_send(runs, item.chunk_bytes, item.bytes))
+        return cls(old, runs, Item.read(item.name, item.path, spans=spans))
 
 
 @dataclass(frozen=True)
@@ -50,6 +88,7 @@ class BoardState:
     current: str | None  # id of the release
     files: dict[str, str] = field(default_factory=dict)  # of that release: name to SHA-256
     previous: tuple[str, ...] = ()  # ids of the releases that can be gone back to, the last first
+    chunked: frozenset[str] = frozenset()  # SHA-256 of files whose list of chunks is there
 
     @property
     def is_consistent(self) -> bool:
@@ -102,6 +141,7 @@ class Store:
         values: dict[str, str] = {}
         files = {}
         previous = []
+        chunked = []
         sizes: dict[str, dict[str, int]] = {item.sha256: {} for item in items}
         for key, *words in self._shell.call("look", *sizes):
             match key:
@@ -109,6 +149,8 @@ class Store:
                     files[" ".join(words[2:])] = words[0]  # "<sha256>  <name>"
                 case "previous":
                     previous += words
+                case "chunked":
+                    chunked += words
                 case "whole" | "partial":
                     sizes[words[0]][key] = int(words[1])
                 case _:
@@ -121,11 +163,16 @@ class Store:
             current=values.get("current"),
             files=files,
             previous=tuple(previous),
+            chunked=frozenset(chunked),
         )
         return state, {
             sha256: Stored(found.get("whole"), found.get("partial", 0))
             for sha256, found in sizes.items()
         }
+
+    def chunks(self, sha256: str) -> ChunkList:
+        """The hashes of the chunks of a file on the board; writes nothing."""
+        return ChunkList.parse([words[0] for words in self._shell.call("chunks", sha256)])
 
     def send(self, item: Item, offset: int, on_bytes: Callable[[int], None]) -> int:
         """Appends the file from `offset` on to what the board has of it; the bytes sent."""
@@ -134,10 +181,10 @@ class Store:
 
         def content(path: Path) -> Iterator[bytes]:
             nonlocal sent
-            for chunk in _chunks(path, offset):
-                yield chunk
-                sent += len(chunk)
-                on_bytes(len(chunk))
+            for block in _content(path, item.spans, offset):
+                yield block
+                sent += len(block)
+                on_bytes(len(block))
 
         timeout_s = _seconds_for(item)
         stdin = content(item.path)
@@ -146,14 +193,36 @@ class Store:
         )
         return sent
 
-    def seal(self, item: Item, engine: Item) -> bool:
-        """Verifies a file on the board and stores it; False: it was damaged and is removed."""
+    def assemble(self, item: Item, assembly: Assembly) -> None:
+        """Puts a file together from an older version and what was sent for it."""
+        names = {True: assembly.old, False: assembly.sent.sha256}
+        lines = "".join(f"{names[run.is_old]} {run.first} {run.count}\n" for run in assembly.runs)
+        self._shell.call(
+            "assemble",
+            self._nonce,
+            item.sha256,
+            assembly.sent.sha256,
+            str(item.chunk_bytes),
+            stdin=[lines.encode()],
+            timeout_s=_seconds_for(item),
+        )
+
+    def seal(self, item: Item, engine: Item, chunks: ChunkList | None = None) -> bool:
+        """Verifies a file on the board and stores it; False: it was damaged and is removed.
+
+        `chunks` are stored with it, for the next version.
+        """
         proof = [engine.sha256]
         if item == engine:
             assert item.path is not None  # an engine is always sent from here
             proof = ["", cksum(item.path.read_bytes())]
         ((verdict, *_),) = self._shell.call(
-            "seal", self._nonce, item.sha256, *proof, timeout_s=_seconds_for(item)
+            "seal",
+            self._nonce,
+            item.sha256,
+            *proof,
+            stdin=[chunks.text.encode()] if chunks else [],
+            timeout_s=_seconds_for(item),
         )
         if verdict not in ("sound", "damaged"):
             raise BoardError(f"the board answers {verdict!r} when asked to verify {item.name}")
@@ -224,12 +293,18 @@ def cksum(data: bytes) -> str:
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
-def _chunks(path: Path, offset: int) -> Iterator[bytes]:
+def _content(path: Path, spans: tuple[Span, ...] | None, offset: int) -> Iterator[bytes]:
+    """The parts of a file one after the other, without the first `offset` bytes of them."""
     try:
         with path.open("rb") as file:
-            file.seek(offset)
-            while chunk := file.read(_CHUNK_BYTES):
-                yield chunk
+            for start, end in ((0, sys.maxsize),) if spans is None else spans:
+                skipped = min(offset, end - start)
+                offset -= skipped
+                left = end - start - skipped
+                file.seek(start + skipped)
+                while left and (block := file.read(min(left, _READ_BYTES))):
+                    left -= len(block)
+                    yield block
     except OSError as error:
         raise FileMissingError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -74,6 +74,7 @@ def push_record(
             "sha256": file.item.sha256,
             "bytes": file.item.bytes if file.item.path else None,
             "to_send": file.to_send,
+            "to_copy": file.to_copy,
         }
         for file in plan.files
     ]
@@ -137,6 +138,8 @@ def print_push(
 def _sent(file: library.PushedFile) -> str:
     if file.repaired:
         return f"{file.sent:,} bytes: it was damaged on the board"
+    if file.copied:
+        return f"{file.sent:,} bytes: {file.copied:,} are those of the version before"
     if file.resumed_at:
         return f"{file.sent:,} bytes: {file.resumed_at:,} were there from a push that was cut"
     return f"{file.sent:,} bytes" if file.sent else "nothing, it is there"
