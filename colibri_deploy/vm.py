@@ -219,9 +219,14 @@ class VmBoard:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 vm.stop()
 
-    def start(self) -> RunningVm:
-        """Starts it, or finds it running, and keeps it. Raises EmulationError."""
+    def start(self, home: Path | None = None) -> RunningVm:
+        """Starts it, or finds it running, and keeps it.
+
+        `home` is what a disk that is new begins with. Raises EmulationError.
+        """
         with self._locked():
+            if home is not None:
+                self._make_disk(home)
             vm = _running(self.directory) or self._start(kept=True)
             vm = replace(vm, kept=True)
             vm.write()
@@ -277,7 +282,8 @@ class VmBoard:
                 f"{self.name} needs {self._machine.program}: install the package "
                 f"{self._machine.package} (Debian, Ubuntu)"
             )
-        self._make_disk()
+        if not self._disk.exists():
+            self._make_disk(None)
         started, clock = time.time(), time.monotonic()
         self._on_step("booting")
         identity = str(uuid.uuid4())
@@ -338,11 +344,17 @@ class VmBoard:
             details="\n".join(console.splitlines()[-10:]),
         )
 
-    def _make_disk(self) -> None:
-        """A file system that belongs to the board's user, unless there is one already."""
-        disk = self.directory / "disk.ext4"
-        if disk.exists():
-            return
+    @property
+    def _disk(self) -> Path:
+        return self.directory / "disk.ext4"
+
+    def _make_disk(self, home: Path | None) -> None:
+        """A file system for the board's home directory, with the content of `home`."""
+        if self._disk.exists():
+            raise EmulationError(
+                f"{self.name} has a disk already; remove it: "
+                f"colibri-deploy emulate stop --erase {self.name}"
+            )
         program = shutil.which("mke2fs", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
         if program is None:
             raise EmulationError(
@@ -351,9 +363,14 @@ class VmBoard:
         new = self.directory / "disk.new"
         with new.open("wb") as file:
             file.truncate(self._options.disk_mib << 20)
-        # Few inodes, so that there is little to write; the board's user has the number 1000.
-        run((program, "-q", "-t", "ext4", "-N", "1024", "-E", "root_owner=1000:1000", new))
-        new.replace(disk)
+        content = ("-d", home) if home is not None else ()
+        try:  # with few inodes, so that there is little to write
+            run((program, "-q", "-t", "ext4", "-N", "1024", *content, new))
+        except ProcessError as error:
+            raise EmulationError(
+                f"the disk of {self.name} cannot be made: {error.message}", details=error.details
+            ) from error
+        new.replace(self._disk)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

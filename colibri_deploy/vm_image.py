@@ -92,7 +92,7 @@ route add default gw 10.0.2.2
 mount -t ext4 -o noatime /dev/{disk} /home/{user} || echo "no disk"
 mkdir -p /home/{user}/.ssh
 cp /root/.ssh/authorized_keys /home/{user}/.ssh/
-chown -R {user}:{user} /home/{user}/.ssh
+chown -R {user}:{user} /home/{user}
 chmod 700 /home/{user}/.ssh
 """
 

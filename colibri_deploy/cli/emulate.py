@@ -63,13 +63,19 @@ def build(targets: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
 
 @emulate.command()
 @click.argument("board")
+@click.option(
+    "--home",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Begin with these files in the home directory, as if the disk had been written elsewhere.",
+)
 @click.option("--dry-run", is_flag=True, help="Print QEMU's command, and start nothing.")
 @_JSON
-def start(board: str, dry_run: bool, as_json: bool) -> None:
+def start(board: str, home: Path | None, dry_run: bool, as_json: bool) -> None:
     """Start BOARD, such as vm:jetson-orin,ram_mib=128, and keep it until `emulate stop`."""
     with _steps(board) as on_step:
         machine = _vm_board(board, on_step)
-        vm = None if dry_run else machine.start()
+        vm = None if dry_run else machine.start(home)
     if vm is None:
         command = machine.command(machine.image(), 2222, "00000000-0000-0000-0000-000000000000")
         if as_json:

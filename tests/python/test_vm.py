@@ -23,6 +23,7 @@ from colibri_deploy.errors import (
     AuthenticationError,
     ChangedHostKeyError,
     ColibriDeployError,
+    ProcessError,
     UnknownBoardError,
     UnknownTargetError,
 )
@@ -183,20 +184,26 @@ def test_a_model_is_proved_on_a_board_that_is_started_for_it(
 
 
 def test_a_board_that_lost_its_power_is_forgotten_and_starts_again(
-    need_system: Callable[[str], None], emulate: Callable[..., Any]
+    need_system: Callable[[str], None], emulate: Callable[..., Any], tmp_path: Path
 ) -> None:
     need_system("aarch64")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "given").write_text("before\n")
     name = "vm:rpi4,ram_mib=192,disk_mib=40"
-    first = emulate("start", name)
+    first = emulate("start", name, "--home", str(tmp_path / "home"))
     assert emulate("start", name) == first
-    ask(first, "echo here >file; sync")
+    assert ask(first, "ls -l given").split()[2:4] == ["colibri", "colibri"]
+    ask(first, "echo here >>given; sync")
     os.kill(first["pid"], signal.SIGKILL)
     assert emulate("list") == []
     folder = Path(first["directory"])
     assert sorted(path.name for path in folder.iterdir()) == ["console.log", "disk.ext4", "lock"]
+    with pytest.raises(ProcessError) as caught:
+        emulate("start", name, "--home", str(tmp_path / "home"))
+    assert (caught.value.status, "has a disk already" in caught.value.details) == (38, True)
     second = emulate("start", name)
     assert second["pid"] != first["pid"]
-    assert ask(second, "cat file") == "here\n"
+    assert ask(second, "cat given") == "before\nhere\n"
     assert emulate("stop", name) == [{"board": name, "was_running": True, "erased": False}]
     assert emulate("stop", name, "--erase") == [
         {"board": name, "was_running": False, "erased": True}
