@@ -113,9 +113,8 @@ static void check_mm(struct clb_trial *t, int which)
     const int block = q8 ? CLB_BLOCK : 1;
     const int n_cols =
         q8 ? CLB_TILE_COLS * (1 + clb_trial_below(t, MAX_PAIRS)) : 1 + clb_trial_below(t, MAX_COLS);
-    const int n = 1 + clb_trial_below(t, MAX_VECTORS);
-    const int n_tiles =
-        1 + clb_trial_below(t, n < 5 ? 9 : 3); // levels take several of one or the other
+    const int n = 1 + clb_trial_below(t, MAX_VECTORS); // a level takes several of them at once, or
+    const int n_tiles = 1 + clb_trial_below(t, n < 5 ? 9 : 3); // several tiles
     const int rows = CLB_TILE_ROWS * n_tiles, y_stride = rows + clb_trial_below(t, 48);
     const size_t tile_bytes = (size_t)clb_exact_tile_bytes(type, n_cols);
     const uint8_t *w = random_weights(t, type, n_tiles, n_cols);
@@ -171,12 +170,14 @@ static void check_quantize(struct clb_trial *t, int unused)
             kind = clb_trial_below(t, 16);
             exponent = clb_trial_below(t, 250);
         }
-        if (kind == 0)
+        if (kind == 0) {
             x[i] = 0;
-        else if (kind == 1 && clb_trial_below(t, CLB_BLOCK) == 0)
+        } else if (kind == 1 && clb_trial_below(t, CLB_BLOCK) == 0) {
             x[i] = clb_trial_below(t, 2) ? NAN : -INFINITY;
-        else if (kind > 2) // halves of a step, too: ties
-            x[i] = (float)(clb_trial_below(t, 255) - 127) * (float)clb_exact_power(exponent - 126);
+        } else if (kind > 2) { // with 254 the step is a power of two, and odd numbers are ties
+            int twice = kind > 8 && i % CLB_BLOCK == 0 ? 254 : clb_trial_below(t, 509) - 254;
+            x[i] = (float)twice * (float)clb_exact_power(exponent - 126);
+        }
     }
     struct clb_result *q = clb_trial_output(t, n, CLB_BYTES, NULL);
     struct clb_result *scale = clb_trial_output(t, n_blocks, CLB_FLOATS, NULL);

@@ -51,11 +51,6 @@ enum { EXP = 22 };
     QUANTISED(q4_q8_mm, CLB_Q4_PAIR_BYTES)                                                         \
     QUANTISED(mxfp4_q8_mm, CLB_MXFP4_PAIR_BYTES)
 
-static void touch(const float *p)
-{
-    sink = *p;
-}
-
 #define RUN_VECTORS(name, bytes, operations, ...)                                                  \
     static void run_##name(const struct clb_kernels *k, int n_tiles, int n)                        \
     {                                                                                              \
@@ -123,7 +118,7 @@ static double measure(const struct job *j, const struct clb_kernels *k)
         double start = seconds();
         for (int i = 0; i < calls; i++) {
             j->run(k, j->n_tiles, j->n);
-            touch(y);
+            sink = *y;
         }
         double passed = seconds() - start;
         if (round < 0 && passed < AT_LEAST) {
