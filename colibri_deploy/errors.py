@@ -216,7 +216,7 @@ class SshConfigError(ColibriDeployError):
 class BoardBusyError(ColibriDeployError):
     """Somebody else deploys to the board."""
 
-    exit_code = 41
+    exit_code = 47
 
 
 class ReleaseError(ColibriDeployError):
