@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from board_fixtures import Place
 
+from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.process import Completed, run
 from colibri_deploy.sim import Faults
 from colibri_deploy.store import cksum
@@ -545,14 +546,11 @@ def test_openssh_with_noise_on_both_outputs_and_odd_characters_in_the_path(
     assert done.stdout.endswith("verified\n")
 
 
-def test_a_board_on_which_every_tool_is_busybox_without_sha256sum(
-    sshd: Callable[..., Place],
-    require_program: Callable[[str], Path],
-    pushed: Callable[..., dict[str, Any]],
-    sizes: dict[str, int],
-    small_model: Path,
-    tmp_path: Path,
-) -> None:
+@pytest.fixture
+def busybox(
+    sshd: Callable[..., Place], require_program: Callable[[str], Path], tmp_path: Path
+) -> Place:
+    """A board on which every tool is BusyBox, without sha256sum."""
     tools = tmp_path / "tools"
     tools.mkdir()
     run([require_program("busybox"), "--install", "-s", tools])
@@ -561,7 +559,16 @@ def test_a_board_on_which_every_tool_is_busybox_without_sha256sum(
     command = """exec ./ash -c "$(printf %s "$SSH_ORIGINAL_COMMAND" | ./sed 's,/bin/sh,./ash,')" """
     board.write_text(f"#!{tools}/ash\ncd {tools}\nPATH={tools}\n{command}\n")
     board.chmod(0o755)
-    place = sshd("desk", str(board))
+    return sshd("desk", str(board))
+
+
+def test_busybox_mends_what_is_damaged(
+    busybox: Place,
+    pushed: Callable[..., dict[str, Any]],
+    sizes: dict[str, int],
+    small_model: Path,
+) -> None:
+    place = busybox
     assert pushed(place, "--model", small_model)["bytes_sent"] == sum(sizes.values())
     flip(place.stored("colibri"), sizes["colibri"] // 2)
     flip(place.stored("model.bin"), sizes["model.bin"] // 2)
@@ -572,6 +579,30 @@ def test_a_board_on_which_every_tool_is_busybox_without_sha256sum(
     assert record["mended"] == ["config.json", "manifest", "model.bin"]
     assert runs(place)
     assert pushed(place, "--model", small_model)["mended"] == []
+
+
+def test_busybox_puts_a_file_together_rolls_back_and_undeploys(
+    busybox: Place,
+    deploy: Deploy,
+    pushed: Callable[..., dict[str, Any]],
+    make_checkpoint: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    place, model = busybox, tmp_path / "model"
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", hidden=64, ffn=256, experts=12)
+    convert_checkpoint(checkpoint, model)
+    first = pushed(place, "--model", model)
+    flip(model / "model.bin", 20 << 16)
+    flip(model / "model.bin", 30 << 16)
+    assert pushed(place, "--model", model)["bytes_sent"] == 2 << 16
+    assert (place.current / "model.bin").read_bytes() == (model / "model.bin").read_bytes()
+    assert deploy("rollback", *place.arguments).status == 0
+    assert place.current.readlink() == Path("releases", first["release"])
+    assert runs(place)
+    flip(place.stored("model.bin"), 20 << 16)
+    assert deploy("rollback", *place.arguments, "--to", first["release"]).status == 42
+    assert deploy("undeploy", *place.arguments).status == 0
+    assert not place.root.exists()
 
 
 def test_openssh_cut_in_the_middle(

@@ -390,7 +390,7 @@ def test_a_deploy_that_lives_is_named_to_the_next_one(
         owner = f"{getpass.getuser()}@{socket.gethostname()}, process {first.pid}"
         for verb in ("push", "undeploy"):
             done = deploy(verb, *place.arguments)
-            assert done.status == 41
+            assert done.status == 47
             text = rf"error: {re.escape(owner)} deploys to desk, since \d+ s: wait for the end; "
             assert re.match(text + f"to break the lock, remove {place.root}/lock ", done.stderr)
         assert deploy("push", *place.arguments, "--dry-run").status == 0
