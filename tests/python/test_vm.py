@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from board_fixtures import report_of
 from goldens import HASHES, NUM_TOKENS, PROMPT
 
 from colibri_deploy.convert import DTypeChoice
@@ -33,7 +34,7 @@ from colibri_deploy.process import Completed, run
 from colibri_deploy.sim import Faults
 from colibri_deploy.ssh import Connection
 from colibri_deploy.targets import Target, load_targets
-from colibri_deploy.vm import RunningVm, VmOptions
+from colibri_deploy.vm import RunningVm, VmBoard, VmOptions, running_vms
 from colibri_deploy.vm_image import build_image, cache_directory, find_image
 
 Deploy = Callable[..., Completed]
@@ -129,23 +130,32 @@ def test_a_system_boots_with_the_targets_cpu_and_the_ram_and_disk_that_were_aske
     assert ask(record, "id -un", user="root") == "root\n"
 
 
-def test_the_keys_of_a_board_are_checked_on_both_sides(
-    need_system: Callable[[str], None], emulate: Callable[..., Any], tmp_path: Path
+def test_the_last_user_of_a_board_stops_it_and_keys_are_checked_on_both_sides(
+    need_system: Callable[[str], None], targets: dict[str, Target], tmp_path: Path
 ) -> None:
     need_system("aarch64")
-    record = emulate("start", "vm:rpi5,ram_mib=192,disk_mib=40")
-    vm = running(record)
-    host, kind, blob = Path(str(vm.known_hosts.path)).read_text().split()
-    other = bytearray(base64.b64decode(blob))
-    other[-1] ^= 1
-    known = tmp_path / "known_hosts"
-    known.write_text(f"{host} {kind} {base64.b64encode(other).decode()}\n")
-    with pytest.raises(ChangedHostKeyError):
-        Connection.open(vm.board, KnownHosts(known))
-    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "stranger"])
-    with pytest.raises(AuthenticationError):
-        Connection.open(replace(vm.board, key=tmp_path / "stranger"), vm.known_hosts)
-    assert vm.directory.stat().st_mode & 0o077 == 0
+    states = tmp_path / "states"
+
+    def board() -> VmBoard:
+        options = VmOptions(ram_mib=192, disk_mib=40)
+        return VmBoard("vm:rpi5", targets["rpi5"], options, states)
+
+    with board() as one:
+        with board() as other:
+            assert other.board == one.board
+        assert [vm.name for vm in running_vms(states)] == ["vm:rpi5"]
+        host, kind, blob = Path(str(one.known_hosts.path)).read_text().split()
+        changed = bytearray(base64.b64decode(blob))
+        changed[-1] ^= 1
+        known = tmp_path / "known_hosts"
+        known.write_text(f"{host} {kind} {base64.b64encode(changed).decode()}\n")
+        with pytest.raises(ChangedHostKeyError):
+            Connection.open(one.board, KnownHosts(known))
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "stranger"])
+        with pytest.raises(AuthenticationError):
+            Connection.open(replace(one.board, key=tmp_path / "stranger"), one.known_hosts)
+        assert one.directory.stat().st_mode & 0o077 == 0
+    assert running_vms(states) == []
 
 
 def test_a_model_is_proved_on_a_board_that_is_started_for_it(
@@ -165,13 +175,13 @@ def test_a_model_is_proved_on_a_board_that_is_started_for_it(
     board = ("--board", "vm:jetson-orin,ram_mib=192,disk_mib=40", "--model", model, "--json")
     done = deploy("push", *board, **places)
     assert done.status == 0, done.stderr
-    assert json.loads(done.stdout)["bytes_sent"] > 1_000_000
+    assert report_of(done, "push")["bytes_sent"] > 1_000_000
     assert emulate("list") == []
     record = emulate("start", board[1])
     tokens = ("--tokens", ",".join(map(str, PROMPT)), "--num-tokens", str(NUM_TOKENS))
     done = deploy("smoke", *board, *tokens, **places)
     assert done.status == 0, done.stderr
-    smoke = json.loads(done.stdout)
+    smoke = report_of(done, "smoke")
     assert smoke["generated"]["logits_hash"] == f"clb1:{HASHES['mixtral', 'q8']}"
     assert smoke["generated"]["isa"] == "neon_dotprod"
     assert [vm["pid"] for vm in emulate("list")] == [record["pid"]]
