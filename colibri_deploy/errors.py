@@ -235,3 +235,21 @@ class DoctorError(ColibriDeployError):
     """A board, or this machine, has what is worse than a note."""
 
     exit_code = 44
+
+
+class BoardsFailedError(ColibriDeployError):
+    """Some of several boards failed; the message names boards and steps."""
+
+    exit_code = 45
+
+
+class DeadlineError(ColibriDeployError):
+    """The work on a board takes longer than it may."""
+
+    exit_code = 46
+
+
+class StoppedError(ColibriDeployError):
+    """Ctrl-C; the message names the boards that were not finished."""
+
+    exit_code = 130

@@ -3,7 +3,8 @@
 """The smoke test: what was pushed runs on the board, is undamaged, and computes the right numbers.
 
 The steps run on the board, with the engine that is current there. The last one compares token ids
-and the hash of all logits with those of this machine's own engine.
+and the hash of all logits with those of this machine's own engine. Where a step fails, the release
+before is made the current one.
 """
 
 from __future__ import annotations
@@ -15,37 +16,43 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from colibri_deploy.board_shell import VERB_SECONDS, BoardShell
-from colibri_deploy.errors import BoardError, FileMissingError, SmokeError
+from colibri_deploy.errors import (
+    BoardBusyError,
+    BoardError,
+    FileMissingError,
+    ReleaseError,
+    SmokeError,
+)
 from colibri_deploy.golden import Generation, Prompt, golden_generation
 from colibri_deploy.model_dir import MODEL_NAME
 from colibri_deploy.push import check_arch
-from colibri_deploy.ssh import Connection
+from colibri_deploy.releases import plan_rollback, roll_back
+from colibri_deploy.results import Step
+from colibri_deploy.ssh import Answer, Connection
 from colibri_deploy.store import BoardState, Store
 from colibri_deploy.targets import Target
 
 _LONG_SECONDS = 3600.0  # for what reads the whole model, or computes
+_USAGE = 2  # status of the engine where it does not know an option
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the board is compared with."""
+    """What boards are compared with."""
 
-    engine: Path  # for this machine
-    model: Path  # the directory that was pushed
     prompt: Prompt
+    model: Path  # the directory that was pushed
+    model_sha256: str
+    golden: Generation
 
-
-@dataclass(frozen=True)
-class Step:
-    """One step of the test."""
-
-    name: str
-    outcome: Literal["passed", "failed", "skipped"]
-    detail: str
-    seconds: float
+    @classmethod
+    def compute(cls, engine: Path, model: Path, prompt: Prompt) -> Reference:
+        """What this machine's engine makes of the prompt. Raises ProcessError."""
+        golden = golden_generation(engine, model, prompt)
+        return cls(prompt, model, _sha256(model / MODEL_NAME), golden)
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,23 @@ class Smoke:
     steps: tuple[Step, ...]
     golden: Generation | None  # this machine's
     generated: Generation | None  # the board's
+    is_compared_with_another: bool = False  # the model here is not the one that was pushed
 
     @property
     def ok(self) -> bool:
         """Whether nothing failed."""
-        return all(step.outcome != "failed" for step in self.steps)
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[Step, ...]:
+        """The steps that failed."""
+        return tuple(step for step in self.steps if step.outcome == "failed")
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether the board is at fault, not the comparison."""
+        only_another = self.is_compared_with_another and len(self.failed) == 1
+        return not self.ok and not only_another
 
 
 class _FailedStepError(Exception):
@@ -71,16 +90,23 @@ class _SkippedStepError(Exception):
     """A step has nothing to test."""
 
 
+class OnStep(Protocol):
+    """Told where a test is."""
+
+    def begin(self, name: str) -> None:
+        """A step begins."""
+
+    def end(self, step: Step) -> None:
+        """The step has ended."""
+
+
 def smoke(
-    connection: Connection,
-    target: Target,
-    reference: Reference | None,
-    on_step: Callable[[str], None] = lambda name: None,
+    connection: Connection, target: Target, reference: Reference | None, on_step: OnStep
 ) -> Smoke:
     """Tests what is current on a board.
 
     A failed step is part of the result. Raises BoardArchError, SmokeError where nothing was pushed,
-    BoardConnectionError, and ProcessError if the reference engine fails.
+    and BoardConnectionError.
     """
     shell = BoardShell(connection)
     state = Store(shell).probe()
@@ -92,12 +118,39 @@ def smoke(
     test = _Test(shell, target, state, reference)
     steps = []
     for name, run in test.steps():
-        on_step(name)
+        on_step.begin(name)
         step = _timed(name, run)
+        on_step.end(step)
         steps.append(step)
         if name == "version" and step.outcome == "failed":
             break  # nothing else can run
-    return Smoke(state.current, tuple(steps), test.golden, test.generated)
+    golden = reference.golden if reference and test.generated else None
+    return Smoke(state.current, tuple(steps), golden, test.generated, test.is_another)
+
+
+def roll_back_from(
+    connection: Connection, tested: Smoke, to: str | None, on_step: OnStep
+) -> Step | None:
+    """Goes back from a release that is unfit; None where nothing is to go back to.
+
+    `to` is the release to go back to; None: the one that was current before. Whether that worked
+    is part of the step. Raises BoardConnectionError.
+    """
+    if not tested.is_unfit:
+        return None
+    state = Store(BoardShell(connection)).probe()
+    if state.current != tested.release or not state.previous:
+        return None
+    on_step.begin("rollback")
+
+    def run() -> str:
+        plan = plan_rollback(connection, to)
+        roll_back(connection, plan)
+        return f"release {plan.release} is current again, in place of {tested.release}"
+
+    step = _timed("rollback", run)
+    on_step.end(step)
+    return step
 
 
 def _timed(name: str, run: Callable[[], str]) -> Step:
@@ -105,7 +158,7 @@ def _timed(name: str, run: Callable[[], str]) -> Step:
     outcome: Literal["passed", "failed", "skipped"] = "passed"
     try:
         detail = run()
-    except (_FailedStepError, BoardError) as error:
+    except (_FailedStepError, BoardError, BoardBusyError, ReleaseError) as error:
         outcome, detail = "failed", str(error)
     except _SkippedStepError as error:
         outcome, detail = "skipped", str(error)
@@ -118,13 +171,14 @@ class _Test:
     target: Target
     state: BoardState
     reference: Reference | None
-    golden: Generation | None = None
     generated: Generation | None = None
+    is_another: bool = False  # the model here is not the one that was pushed
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "version", self.version
         yield "sha256", self.sha256
         yield "verify", self.verify
+        yield "selftest", self.selftest
         yield "golden", self.compare
 
     def version(self) -> str:
@@ -157,23 +211,40 @@ class _Test:
         self._need_model()
         return self._run("--verify", "--model", self._path()).strip()
 
+    def selftest(self) -> str:
+        """Every kernel computes what it should, on this very CPU."""
+        answer = self.shell.attempt("run", "--selftest", timeout_s=_LONG_SECONDS)
+        if answer.status == _USAGE and b"unknown option --selftest" in answer.stderr:
+            raise _SkippedStepError("the engine on the board has none: push again")
+        lines = answer.stdout.decode(errors="replace").splitlines()
+        wrong = [line for line in lines if line.startswith("kernel ")]
+        if wrong:
+            more = f"; {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise _FailedStepError(f"{wrong[0]}{more}")
+        lines = self._output(answer).splitlines()
+        levels = [line.split(":")[0] for line in lines if line.endswith(" kernels, 0 wrong")]
+        if not levels or lines[-1] != "selftest: ok":
+            raise _FailedStepError(f"the engine prints {lines[-1:]!r} as the end of its selftest")
+        return f"every kernel of {', '.join(levels)}"
+
     def compare(self) -> str:
         """The golden prompt gives the golden numbers."""
         self._need_model()
         if self.reference is None:
             raise _SkippedStepError("no model here to compare with: give --model DIR")
-        local = self.reference.model / MODEL_NAME
-        if _sha256(local) != self.state.files[MODEL_NAME]:
-            raise _FailedStepError(f"the model on the board is not the one in {local.parent}: push")
-        prompt = self.reference.prompt
-        self.golden = golden_generation(self.reference.engine, self.reference.model, prompt)
-        self.generated = Generation.parse(self._run(*prompt.arguments(self._path())))
-        difference = self.generated.difference(self.golden)
+        if self.reference.model_sha256 != self.state.files[MODEL_NAME]:
+            self.is_another = True
+            raise _FailedStepError(
+                f"the model on the board is not the one in {self.reference.model}: push"
+            )
+        golden = self.reference.golden
+        self.generated = Generation.parse(self._run(*self.reference.prompt.arguments(self._path())))
+        difference = self.generated.difference(golden)
         if difference:
             raise _FailedStepError(difference)
         return (
-            f"{len(self.golden.ids)} tokens and logits_hash {self.golden.logits_hash} "
-            f"kv:{self.golden.kv} as computed here"
+            f"{len(golden.ids)} tokens and logits_hash {golden.logits_hash} "
+            f"kv:{golden.kv} as computed here"
         )
 
     def _need_model(self) -> None:
@@ -184,7 +255,10 @@ class _Test:
         return f"{self.state.root}/current" + (f"/{name}" if name else "")
 
     def _run(self, *arguments: str, timeout_s: float = _LONG_SECONDS) -> str:
-        answer = self.shell.attempt("run", *arguments, timeout_s=timeout_s)
+        return self._output(self.shell.attempt("run", *arguments, timeout_s=timeout_s))
+
+    def _output(self, answer: Answer) -> str:
+        """What the engine prints, if it ends well."""
         if answer.status != 0:
             said = answer.stderr.decode(errors="replace").strip().splitlines()
             how = f"status {answer.status}"

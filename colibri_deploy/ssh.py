@@ -64,6 +64,7 @@ class Connection:
         self.known_hosts = known_hosts
         self.secrets = secrets
         self._stack = contextlib.ExitStack()  # what ends with the connection
+        self._is_aborted = False
 
     @classmethod
     def open(
@@ -90,6 +91,8 @@ class Connection:
         self.close()
         deadline = time.monotonic() + patience_s
         for attempt in itertools.count(1):
+            if self._is_aborted:
+                break
             try:
                 self._connect()
             except ConnectionLostError as error:
@@ -104,7 +107,10 @@ class Connection:
                     ) from error
                 time.sleep(wait)
             else:
-                return
+                break
+        if self._is_aborted:
+            self.close()
+            raise BoardConnectionError(f"the connection to {self.board.name} was given up")
 
     def _connect(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -189,6 +195,11 @@ class Connection:
     def close(self) -> None:
         """Ends the connection."""
         self._stack.close()
+
+    def abort(self) -> None:
+        """Ends the connection for good, from another thread; what runs on it fails."""
+        self._is_aborted = True
+        self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -36,23 +36,32 @@ class _Figures(ProgressColumn):
         return Text(" ").join(column.render(task) for column in self._columns)
 
 
+def byte_bars() -> Progress:
+    """Bars for several boards at once, to be entered; each is a ByteProgress."""
+    console = stderr_console()
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        _Figures(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+
+
 class ByteProgress:
     """Implements the library's `Progress` protocols; a context manager."""
 
-    def __init__(self) -> None:
-        console = stderr_console()
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            _Figures(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
+    def __init__(self, bars: Progress | None = None, board: str = "") -> None:
+        """With `bars`, which somebody else has entered, it is the line of that board there."""
+        self._is_own = bars is None
+        self._bars = bars or byte_bars()
+        self._prefix = f"{board}: " if board else ""
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        if self._is_own:
+            self._bars.start()
         return self
 
     def __exit__(
@@ -61,13 +70,16 @@ class ByteProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bars.stop()
+        if self._is_own:
+            self._bars.stop()
+        elif self._task is not None:
+            self._bars.remove_task(self._task)
 
     def start(self, what: str, total: int) -> None:
         """A step begins that takes `total` bytes (0: nobody counts); it replaces the one before."""
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(what, total=total or None)
+        self._task = self._bars.add_task(self._prefix + what, total=total or None)
 
     def advance(self, n_bytes: int) -> None:
         """`n_bytes` more are done."""

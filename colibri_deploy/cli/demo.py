@@ -94,7 +94,7 @@ def demo(build_dir: Path, as_json: bool) -> None:
         console.print(f"   {planned.to_send:,} bytes sent, verified there")
         console.print("4. Smoke test on the board", style="bold")
         prompt = Prompt("prompt", library.PROMPT, library.N_TOKENS)
-        reference = Reference(built[HOST].binary, model, prompt)
+        reference = Reference.compute(built[HOST].binary, model, prompt)
         result = run_smoke(choice, connection, reference)
         if as_json:
             record = {

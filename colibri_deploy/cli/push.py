@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,35 +14,68 @@ from rich import box
 from rich.table import Table
 
 from colibri_deploy import push as library
-from colibri_deploy.cli.board_choice import BoardChoice, board_options
+from colibri_deploy.cli.board_choice import BoardChoice, boards_options
 from colibri_deploy.cli.byte_progress import ByteProgress
-from colibri_deploy.cli.console import print_json, stdout_console
+from colibri_deploy.cli.console import stdout_console
+from colibri_deploy.cli.many import Many, many_options
+from colibri_deploy.many import BoardRun
 from colibri_deploy.ssh import Connection
 
 
 @click.command()
-@board_options
+@boards_options
 @click.option(
     "--model",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="The model to push too; without it, the one on the board stays.",
 )
-@click.option("--dry-run", is_flag=True, help="Look at the board, write nothing there.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
-def push(choice: BoardChoice, model: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Push the engine that was built for a board, and a model.
+@click.option("--dry-run", is_flag=True, help="Look at the boards, write nothing there.")
+@many_options
+def push(
+    choose: Callable[[], list[BoardChoice]],
+    build_dir: Path,
+    model: Path | None,
+    dry_run: bool,
+    many: Many,
+) -> None:
+    """Push the engine that was built for boards, and a model.
 
-    Only what the board lacks is sent, and an upload that was cut goes on where it ended. Everything
+    Only what a board lacks is sent, and an upload that was cut goes on where it ended. Everything
     is verified on the board before the new release replaces the current one.
     """
-    with choice.connect() as connection:
-        plan, pushed = run_push(choice, connection, model, dry_run)
-    record = push_record(choice, connection, plan, pushed)
-    if as_json:
-        print_json(record)
-    else:
-        print_push(connection, plan, pushed)
+    shows: list[Callable[[], None]] = []
+
+    def work(
+        run: BoardRun, choice: BoardChoice, connection: Connection, progress: ByteProgress
+    ) -> None:
+        deliver(run, choice, connection, model, progress, shows, dry_run=dry_run)
+
+    many.run("push", choose(), work, shows)
+
+
+def deliver(
+    run: BoardRun,
+    choice: BoardChoice,
+    connection: Connection,
+    model: Path | None,
+    progress: ByteProgress,
+    shows: list[Callable[[], None]],
+    *,
+    dry_run: bool,
+) -> library.Pushed | None:
+    """The push as part of the work on a board. Raises the errors of `library.push`."""
+    with run.step("push") as step:
+        plan = library.plan_push(connection, choice.target, choice.engine, model, progress)
+        pushed = None if dry_run else library.push(connection, plan, progress)
+        if pushed is None:
+            step.detail = f"dry run: {plan.to_send:,} bytes would be sent, release {plan.release}"
+        else:
+            step.detail = f"sent {pushed.bytes_sent:,} bytes, release {pushed.release}"
+    run.summary = step.detail
+    run.reports["push"] = push_record(choice, connection, plan, pushed)
+    shows.append(functools.partial(print_push, connection, plan, pushed))
+    return pushed
 
 
 def run_push(

@@ -17,17 +17,22 @@ from rich.table import Table
 from colibri_deploy import golden
 from colibri_deploy import smoke as library
 from colibri_deploy.build import plan
-from colibri_deploy.cli.board_choice import BoardChoice, board_options
+from colibri_deploy.cli.board_choice import BoardChoice, boards_options
 from colibri_deploy.cli.build import build_with_progress
-from colibri_deploy.cli.console import print_json, stderr_console, stdout_console
+from colibri_deploy.cli.byte_progress import ByteProgress
+from colibri_deploy.cli.console import stdout_console
+from colibri_deploy.cli.many import Many, many_options
 from colibri_deploy.errors import SmokeError
+from colibri_deploy.many import BoardRun
 from colibri_deploy.model import Model
 from colibri_deploy.resources import engine_root
+from colibri_deploy.results import Step
 from colibri_deploy.ssh import Connection
 from colibri_deploy.targets import load_targets, select
 from colibri_deploy.toolchain import find_toolchain
 
 HOST = "host"  # the target that is this machine
+_NOT_COMPARED = "passed, but no logits were compared"
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ _OPTIONS = (
 
 
 @click.command()
-@board_options
+@boards_options
 @click.option(
     "--model",
     type=click.Path(path_type=Path),
@@ -83,39 +88,93 @@ _OPTIONS = (
     help="The model that was pushed, to compute the golden numbers from.",
 )
 @prompt_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def smoke(choice: BoardChoice, model: Path | None, prompt: PromptChoice, as_json: bool) -> None:
-    """Prove on a board that what was pushed computes the right numbers.
+@many_options
+def smoke(
+    choose: Callable[[], list[BoardChoice]],
+    build_dir: Path,
+    model: Path | None,
+    prompt: PromptChoice,
+    many: Many,
+) -> None:
+    """Prove on boards that what was pushed computes the right numbers.
 
     The engine starts there, every file has the SHA-256 and the model all the checksums that it was
-    pushed with, and a prompt gives the tokens and the hash of all logits that this machine's own
-    engine computes.
+    pushed with, every kernel computes what it should, and a prompt gives the tokens and the hash of
+    all logits that this machine's own engine computes. A board whose release fails goes back to the
+    one before it, if it has one.
     """
+    chosen = choose()
     reference = None
     if model is not None:
         wanted = prompt.prompt(model)
-        reference = library.Reference(_host_engine(choice.build_dir), model, wanted)
-    with choice.connect() as connection:
-        result = run_smoke(choice, connection, reference)
-    if as_json:
-        print_json(smoke_record(choice, connection, result))
+        reference = library.Reference.compute(_host_engine(build_dir), model, wanted)
+    shows: list[Callable[[], None]] = []
+
+    def work(
+        run: BoardRun, choice: BoardChoice, connection: Connection, progress: ByteProgress
+    ) -> None:
+        prove(run, choice, connection, reference, progress, shows)
+
+    many.run("smoke", chosen, work, shows)
+
+
+def prove(
+    run: BoardRun,
+    choice: BoardChoice,
+    connection: Connection,
+    reference: library.Reference | None,
+    progress: ByteProgress,
+    shows: list[Callable[[], None]],
+    back_to: str | None = None,
+) -> None:
+    """The smoke test as part of the work on a board.
+
+    Raises SmokeError where it fails, after going back to release `back_to` (None: the one that was
+    current before), and the errors of `library.smoke`.
+    """
+    on_step = _Steps(run, progress)
+    result = library.smoke(connection, choice.target, reference, on_step)
+    shows.append(functools.partial(print_smoke, result))
+    run.reports["smoke"] = smoke_record(choice, connection, result)
+    done = result.generated
+    if done is not None:
+        speed = f"{done.tokens_per_s:.1f} tokens/s ({done.isa}, {done.threads} threads)"
+        run.summary = f"verified, {speed}"
     else:
-        print_smoke(result)
-    fail_unless_ok(connection, result)
+        run.summary = _NOT_COMPARED
+    if not result.ok:
+        back = library.roll_back_from(connection, result, back_to, on_step)
+        if back is not None:
+            shows.append(functools.partial(_print_rollback, back))
+        fail_unless_ok(connection, result, back)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Tells both the work and a progress bar of steps."""
+
+    run: BoardRun
+    progress: ByteProgress
+
+    def begin(self, name: str) -> None:
+        self.run.begin(name)
+        self.progress.start(name, 0)
+
+    def end(self, step: Step) -> None:
+        self.run.end(step)
 
 
 def run_smoke(
     choice: BoardChoice, connection: Connection, reference: library.Reference | None
 ) -> library.Smoke:
-    """Runs the smoke test, and says on a terminal which step it is at."""
-    console = stderr_console()
-    with console.status("connected") as status:
-        return library.smoke(
-            connection,
-            choice.target,
-            reference,
-            lambda name: status.update(f"{connection.board.name}: {name}"),
-        )
+    """Runs the smoke test alone, and says on a terminal which step it is at."""
+    with ByteProgress() as progress:
+        run = BoardRun(choice.name, choice.target.name)
+        return library.smoke(connection, choice.target, reference, _Steps(run, progress))
+
+
+def _print_rollback(step: Step) -> None:
+    stdout_console().print(f"{step.name} {step.outcome}: {step.detail}", soft_wrap=True)
 
 
 def smoke_record(
@@ -154,17 +213,21 @@ def print_smoke(result: library.Smoke) -> None:
         console.print(f"logits_hash: {done.logits_hash} kv:{done.kv}", soft_wrap=True)
     compared = any(step.name == "golden" and step.outcome == "passed" for step in result.steps)
     if result.ok:
-        console.print("verified" if compared else "passed, but no logits were compared")
+        console.print("verified" if compared else _NOT_COMPARED)
 
 
-def fail_unless_ok(connection: Connection, result: library.Smoke) -> None:
-    """Raises SmokeError with the steps that failed."""
-    failed = [step for step in result.steps if step.outcome == "failed"]
-    if failed:
-        raise SmokeError(
-            f"{connection.board.name} fails the smoke test at {failed[0].name}: {failed[0].detail}",
-            details="\n".join(f"{step.name}: {step.detail}" for step in failed[1:]),
-        )
+def fail_unless_ok(
+    connection: Connection, result: library.Smoke, rollback: Step | None = None
+) -> None:
+    """Raises SmokeError with the steps that failed, and what came of going back."""
+    if result.ok:
+        return
+    first, *others = result.failed
+    steps = others if rollback is None else [*others, rollback]
+    raise SmokeError(
+        f"{connection.board.name} fails the smoke test at {first.name}: {first.detail}",
+        details="\n".join(f"{step.name}: {step.detail}" for step in steps),
+    )
 
 
 def _host_engine(build_dir: Path) -> Path:

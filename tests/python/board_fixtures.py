@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,12 @@ class Place:
     def partials(self) -> list[Path]:
         """What was cut."""
         return sorted(self.root.glob("store/.*.partial"))
+
+
+def report_of(done: Completed, verb: str) -> dict[str, Any]:
+    """What `verb` has to say of the one board in a program's JSON."""
+    (board,) = json.loads(done.stdout)["boards"]
+    return dict(board[verb])
 
 
 @pytest.fixture(scope="session")

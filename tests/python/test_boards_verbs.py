@@ -359,8 +359,8 @@ def test_names_and_tags_complete(boards: Boards, rack: Path) -> None:
 
 
 def test_a_verb_for_one_board_refuses_several(rack: Path, client_home: Path) -> None:
-    command = [sys.executable, "-m", "colibri_deploy", "push"]
+    command = [sys.executable, "-m", "colibri_deploy", "rollback"]
     for words in (["--board", "pi-*"], ["--board", "pi-1", "--board", "pi-2"], ["--tag", "lab"]):
         done = run([*command, *words], cwd=client_home, check=False)
         assert done.status == 2
-        assert "push takes one board, and these match: pi-1, pi-2" in done.stderr
+        assert "rollback takes one board, and these match: pi-1, pi-2" in done.stderr

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from board_fixtures import Place
+from board_fixtures import Place, report_of
 
 from colibri_deploy.chunks import ChunkList, Run, runs_of, spans_to_send
 from colibri_deploy.convert import convert_checkpoint
@@ -88,7 +87,7 @@ def change(model: Path, start: int, end: int) -> None:
 def push(deploy: Deploy, place: Place, model: Path, *words: str) -> dict[str, Any]:
     done = deploy("push", *place.arguments, "--model", model, "--json", *words)
     assert done.status == 0, done.stderr
-    record = json.loads(done.stdout)
+    record = report_of(done, "push")
     record["files"] = {file["name"]: file for file in record["files"]}
     return dict(record)
 

@@ -7,7 +7,6 @@ The servers are the emulated board's and OpenSSH's; the client is a process of i
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from board_fixtures import Place
+from board_fixtures import Place, report_of
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.process import Completed, run
@@ -40,9 +39,9 @@ def pushed(deploy: Deploy) -> Callable[..., dict[str, Any]]:
     def push(place: Place, *args: str | Path) -> dict[str, Any]:
         done = deploy("push", *place.arguments, *args, "--json")
         assert done.status == 0, done.stderr
-        record = json.loads(done.stdout)
+        record = report_of(done, "push")
         record["files"] = {file["name"]: file for file in record["files"]}
-        return dict(record)
+        return record
 
     return push
 

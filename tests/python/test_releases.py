@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from board_fixtures import Place
+from board_fixtures import Place, report_of
 
 from colibri_deploy.board_lock import STALE_SECONDS
 from colibri_deploy.process import Completed, run
@@ -48,7 +48,7 @@ def push_version(deploy: Deploy, build_dir: Path) -> Callable[..., dict[str, Any
         write(number)
         done = deploy("push", *place.arguments, *args, "--json")
         assert done.status == 0, done.stderr
-        return dict(json.loads(done.stdout))
+        return report_of(done, "push")
 
     write(0)
     return push

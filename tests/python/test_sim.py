@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from board_fixtures import report_of
 
 from colibri_deploy.errors import AuthenticationError, BoardConnectionError
 from colibri_deploy.process import Completed, run
@@ -126,9 +126,9 @@ def pushed(deploy: Deploy, small_model: Path) -> Callable[..., dict[str, Any]]:
     def push(board: str) -> dict[str, Any]:
         done = deploy("push", "--board", board, "--model", small_model, "--json")
         assert done.status == 0, done.stderr
-        record: dict[str, Any] = json.loads(done.stdout)
+        record = report_of(done, "push")
         smoke = deploy("smoke", "--board", board, "--json")
-        assert (smoke.status, json.loads(smoke.stdout)["ok"]) == (0, True), smoke.stderr
+        assert (smoke.status, report_of(smoke, "smoke")["ok"]) == (0, True), smoke.stderr
         return record
 
     return push

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from board_fixtures import Place
+from board_fixtures import Place, report_of
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.golden import Generation
@@ -31,16 +31,16 @@ def board(sim: Callable[..., Place], deploy: Deploy, small_model: Path) -> Place
 
 def outcomes(done: Completed) -> dict[str, str]:
     """What became of each step, from the JSON."""
-    return {step["name"]: step["outcome"] for step in json.loads(done.stdout)["steps"]}
+    return {step["name"]: step["outcome"] for step in report_of(done, "smoke")["steps"]}
 
 
-PASSED = {"version": "passed", "sha256": "passed", "verify": "passed", "golden": "passed"}
+PASSED = dict.fromkeys(("version", "sha256", "verify", "selftest", "golden"), "passed")
 
 
 def test_what_was_pushed_passes(board: Place, deploy: Deploy, small_model: Path) -> None:
     done = deploy("smoke", *board.arguments, "--model", small_model, "--json")
     assert (done.status, done.stderr) == (0, "building x86_64 (host)\n")
-    record = json.loads(done.stdout)
+    record = report_of(done, "smoke")
     assert (record["ok"], outcomes(done)) == (True, PASSED)
     generated = record["generated"]
     assert generated["prompt_ids"] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -204,11 +204,12 @@ def test_a_foreign_board_has_the_hash_of_this_machine(
         words = ("--board", f"sim:{target}", "--model", small_model, "--json")
         first = json.loads(deploy("test", *words).stdout)
         assert first["build"][0]["arch"] == arch
-        assert (first["push"]["previous"], first["smoke"]["ok"]) == (None, True)
-        assert f"({arch})" in first["smoke"]["steps"][0]["detail"]
-        second = json.loads(deploy("test", *words).stdout)
-        assert (second["push"]["bytes_sent"], second["smoke"]["ok"]) == (0, True)
-        assert second["smoke"]["golden"]["logits_hash"] == first["smoke"]["golden"]["logits_hash"]
+        (board,) = first["boards"]
+        assert (board["push"]["previous"], board["smoke"]["ok"]) == (None, True)
+        assert f"({arch})" in board["smoke"]["steps"][0]["detail"]
+        (again,) = json.loads(deploy("test", *words).stdout)["boards"]
+        assert (again["push"]["bytes_sent"], again["smoke"]["ok"]) == (0, True)
+        assert again["smoke"]["golden"]["logits_hash"] == board["smoke"]["golden"]["logits_hash"]
         home = tmp_path / "build" / "sim" / target / "home"
         assert (home / ".local/share/colibri/current/colibri").exists()
 
@@ -220,7 +221,8 @@ def test_a_dry_run_of_everything(deploy: Deploy, small_model: Path, tmp_path: Pa
     assert "bytes would be sent, release " in done.stdout
     (tmp_path / "build" / "host" / "colibri").unlink()
     done = deploy("test", "--board", "sim:host", "--dry-run", "--json")
-    assert (done.status, list(json.loads(done.stdout))) == (0, ["build"])
+    record = json.loads(done.stdout)
+    assert (done.status, record["boards"], len(record["build"])) == (0, [], 1)
 
 
 def test_a_foreign_board_without_qemu_is_told_what_to_install(
