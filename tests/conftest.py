@@ -28,7 +28,7 @@ from colibri_deploy.process import Completed, run
 from colibri_deploy.targets import ARCHITECTURES, load_targets, machine_arch, select
 from colibri_deploy.toolchain import find_toolchain
 
-pytest_plugins = ["board_fixtures"]  # tests/python/board_fixtures.py
+pytest_plugins = ["board_fixtures", "bochs_fixtures"]  # of tests/python and tests/emulation
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -2,15 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """AVX-512 with and without VNNI on a CPU in software, whatever this machine's own CPU is."""
 
-import importlib.util
-import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bochs_run import build_shim
 from checker_report import LEVELS, hold_to
 from goldens import HASHES, NUM_TOKENS, PROMPT
 
@@ -26,24 +23,6 @@ LEVEL_ON = [  # each level of AVX-512, on the CPUs that have it
     ("avx512_vnni", "icelake_u"),
     ("avx512_vnni", "sapphire_rapids"),
 ]
-
-
-@pytest.fixture(scope="session")
-def bochs(
-    require: Callable[[bool, str], None], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Completed]:
-    """`bochs(cpu, program, *args)` runs a program on Bochs' model of a CPU, any exit status."""
-    reason = "bochscpu-python is not installed: pip install 'colibri-deploy[emulation]'"
-    require(importlib.util.find_spec("bochscpu") is not None, reason)
-    shim = build_shim(tmp_path_factory.mktemp("bochs"))
-    environment = os.environ | {"LD_PRELOAD": str(shim)}
-
-    def run_it(cpu: str, *command: str | Path) -> Completed:
-        runner = HERE / "bochs_run.py"
-        command = (sys.executable, runner, "--cpu", cpu, *command)
-        return run(list(command), env=environment, check=False)
-
-    return run_it
 
 
 @pytest.fixture(scope="session")

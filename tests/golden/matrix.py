@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from goldens import Continuation
+from goldens import FROM_ONE_TOKEN_HASHES, Continuation
 
 from colibri_deploy.process import Completed
 
@@ -48,6 +48,45 @@ def third(settings: Sequence[Setting], which: int) -> list[Setting]:
     """One third of a product, 0 to 2: cache, batch and split in full, the threads take turns."""
     turn = len(THREADS)
     return [one for i, one in enumerate(settings) if (i // turn + i) % turn == which]
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """An ISA level on some CPU, and what of the product it can afford."""
+
+    arch: str
+    isa: str
+    cpu: str | None = None  # an emulated one; None: this machine
+    which_third: int | None = None  # of the settings; None: all
+    small_kvs: tuple[str, ...] = KVS  # with the small synthetic model
+
+    def __str__(self) -> str:
+        return f"{self.arch} {self.isa}" + (f" on {self.cpu}" if self.cpu else "")
+
+    def settings(self, sequence: Continuation, kvs: Sequence[str] = KVS) -> list[Setting]:
+        """Those of the product that it runs."""
+        everything = product(sequence, kvs)
+        return everything if self.which_third is None else third(everything, self.which_third)
+
+
+NATIVE = [Level("x86_64", isa) for isa in ("scalar", "sse42", "avx2", "avx512", "avx512_vnni")]
+RV64V = "rv64,v=true,vext_spec=v1.0,vlen="
+EMULATED = [
+    Level("aarch64", "scalar", "cortex-a72", 0),
+    Level("aarch64", "neon", "cortex-a72"),
+    Level("aarch64", "neon_dotprod", "cortex-a76", 1),
+    Level("aarch64", "neon_i8mm", "max", 2),
+    Level("riscv64", "scalar", "rv64,v=false", 0),
+    # qemu takes long for vectors: what one length leaves out, the others do.
+    Level("riscv64", "rvv", f"{RV64V}128", 0, ("f32",)),
+    Level("riscv64", "rvv", f"{RV64V}256", 1, ("f16",)),
+    Level("riscv64", "rvv", f"{RV64V}512", 2, ("q8",)),
+]
+
+# Models, by what they cost.
+FIXTURES = [key for key in FROM_ONE_TOKEN_HASHES if not key[0].endswith("synthetic")]
+SMALL = [key for key in FROM_ONE_TOKEN_HASHES if key[0] == "small_synthetic"]
+LARGE = [key for key in FROM_ONE_TOKEN_HASHES if key[0] == "synthetic"]
 
 
 def differing(

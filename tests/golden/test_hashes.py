@@ -3,7 +3,6 @@
 """One logits hash per model and type of cache: whatever the ISA level, the threads, the batch, and
 how much of the sequence was the prompt."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,51 +19,26 @@ from goldens import (
     PROMPT,
     Key,
 )
-from matrix import KVS, Setting, differing, product, third
+from matrix import (
+    EMULATED,
+    FIXTURES,
+    KVS,
+    LARGE,
+    NATIVE,
+    SMALL,
+    Level,
+    Setting,
+    differing,
+    product,
+    third,
+)
 
 from colibri_deploy.convert import DTypeChoice
 from colibri_deploy.process import Completed, run
 from colibri_deploy.targets import machine_arch
 
 Models = Callable[[str, DTypeChoice], Path]
-Driver = Callable[["Level"], Callable[..., Completed]]
-
-FIXTURES = [key for key in FROM_ONE_TOKEN_HASHES if not key[0].endswith("synthetic")]
-SMALL = [key for key in FROM_ONE_TOKEN_HASHES if key[0] == "small_synthetic"]
-LARGE = [key for key in FROM_ONE_TOKEN_HASHES if key[0] == "synthetic"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Level:
-    """An ISA level on some CPU, and what of the product it can afford."""
-
-    arch: str
-    isa: str
-    cpu: str | None = None  # an emulated one; None: this machine, or the emulator's default
-    which_third: int | None = None  # of the settings; None: all
-    small_kvs: tuple[str, ...] = KVS  # with the small synthetic model
-
-    def __str__(self) -> str:
-        return f"{self.arch} {self.isa}" + (f" on {self.cpu}" if self.cpu else "")
-
-    def settings(self, settings: list[Setting]) -> list[Setting]:
-        """Those of the product that it runs."""
-        return settings if self.which_third is None else third(settings, self.which_third)
-
-
-NATIVE = [Level("x86_64", isa) for isa in ("scalar", "sse42", "avx2", "avx512", "avx512_vnni")]
-RV64V = "rv64,v=true,vext_spec=v1.0,vlen="
-EMULATED = [
-    Level("aarch64", "scalar", "cortex-a72", 0),
-    Level("aarch64", "neon", "cortex-a72"),
-    Level("aarch64", "neon_dotprod", "cortex-a76"),
-    Level("aarch64", "neon_i8mm", "max"),
-    Level("riscv64", "scalar", "rv64,v=false", 0),
-    # qemu takes long for vectors: each length has a third of the threads, all three have each.
-    Level("riscv64", "rvv", f"{RV64V}128", 0, ("f32",)),
-    Level("riscv64", "rvv", f"{RV64V}256", 1, ("f16",)),
-    Level("riscv64", "rvv", f"{RV64V}512", 2, ("q8",)),
-]
+Driver = Callable[[Level], Callable[..., Completed]]
 
 
 @pytest.fixture(scope="session")
@@ -141,19 +115,12 @@ def test_one_hash_natively(
     require_level: Callable[[str, str], None],
 ) -> None:
     require_level(level.arch, level.isa)
-    everything = product(FROM_ONE_TOKEN)
+    everything = level.settings(FROM_ONE_TOKEN)
     assert len(everything) == 3 * 3 * 8
     check(level, everything, FIXTURES + SMALL, models, driver, count)
-    # Sums of 1,056 and 1,568: the full product where it takes the least time.
-    check(
-        level,
-        everything if level.isa == "avx2" else third(everything, 0),
-        LARGE,
-        models,
-        driver,
-        count,
-    )
-    across = third(product(ACROSS_CHUNKS), 1)
+    turn = NATIVE.index(level) % 3
+    check(level, third(everything, turn), LARGE, models, driver, count)
+    across = third(product(ACROSS_CHUNKS), turn)
     check(level, across, list(ACROSS_CHUNKS_HASHES), models, driver, count, across_chunks=True)
 
 
@@ -161,9 +128,8 @@ def test_one_hash_natively(
 def test_one_hash_under_emulation(
     level: Level, models: Models, driver: Driver, count: Callable[..., None]
 ) -> None:
-    fixtures = level.settings(product(FROM_ONE_TOKEN))
-    check(level, fixtures, FIXTURES, models, driver, count)
-    small = level.settings(product(FROM_ONE_TOKEN, level.small_kvs))
+    check(level, level.settings(FROM_ONE_TOKEN), FIXTURES, models, driver, count)
+    small = level.settings(FROM_ONE_TOKEN, level.small_kvs)
     check(level, small, SMALL, models, driver, count)
 
 

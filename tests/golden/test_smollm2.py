@@ -15,6 +15,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
+from matrix import EMULATED, NATIVE, RV64V, Level
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint
@@ -260,3 +261,50 @@ def test_one_token_at_a_wrong_expert_changes_the_hash(mixture: Path, run: Run) -
         exchange_experts(mixture, 5, one, other)
         assert run(mixture, *options) == right
     assert changed == 5
+
+
+# What tests/golden/reference.py gives for the upcycled model in q8, after "The capital of France
+# is" and the token that follows.
+MIXTURE_HASH = "d3601721720b93bf9bd000ae7fa118982bfcdca97d15a862b4e7671bd3966b6e"
+ONE_LENGTH = [level for level in EMULATED if level.cpu not in (f"{RV64V}128", f"{RV64V}512")]
+HASH_OPTIONS = (
+    *("--tokens", "504,3575,282,4649,314", "--num_tokens", "1", "--ignore_eos"),
+    *("--format", "ids", "--logits_hash", "--isa"),
+)
+
+
+@pytest.mark.parametrize("level", NATIVE + ONE_LENGTH, ids=str)
+def test_the_upcycled_model_has_one_hash(
+    level: Level,
+    converted: Callable[..., Path],
+    run_engine: Callable[..., Completed],
+    require_level: Callable[[str, str], None],
+    report_row: Callable[..., None],
+) -> None:
+    require_level(level.arch, level.isa)
+    model = converted("q8", Upcycling(4, 2))
+    result = run_engine(
+        level.arch, "--model", model, *HASH_OPTIONS, level.isa, "--threads", "2", cpu=level.cpu
+    )
+    assert result.stdout == f"7042\nlogits_hash: clb1:{MIXTURE_HASH} kv:f16\n", result.stderr
+    report_row("logits hash of the demo model: level that gives the literal", str(level))
+
+
+@pytest.mark.parametrize(
+    ("isa", "cpu"), [("avx512", "skylake_x"), ("avx512_vnni", "sapphire_rapids")]
+)
+def test_the_upcycled_model_has_that_hash_on_bochs(
+    isa: str,
+    cpu: str,
+    converted: Callable[..., Path],
+    engine: Callable[[str], Path],
+    bochs: Callable[..., Completed],
+    report_row: Callable[..., None],
+) -> None:
+    model = converted("q8", Upcycling(4, 2))
+    command = (engine("x86_64"), "--model", model, *HASH_OPTIONS, isa, "--threads", "1")
+    result = bochs(cpu, *command)
+    assert result.stdout == f"7042\nlogits_hash: clb1:{MIXTURE_HASH} kv:f16\n", result.stderr
+    report_row(
+        "logits hash of the demo model: level that gives the literal", f"x86_64 {isa} on {cpu}"
+    )
