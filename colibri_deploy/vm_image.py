@@ -10,6 +10,7 @@ key and the one client key that is let in are made with it.
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import json
 import lzma
@@ -122,11 +123,6 @@ class Image:
     packages: tuple[Package, ...]
 
     @property
-    def key(self) -> str:
-        """What it is made of, hashed."""
-        return self.directory.name.rpartition("-")[2]
-
-    @property
     def kernel(self) -> Path:
         """Linux, as QEMU loads it."""
         return self.directory / "kernel"
@@ -169,16 +165,22 @@ def build_image(arch: str, cache: Path, on_step: Callable[[str], None]) -> tuple
     Returns it, and whether it is new; an older one is removed. Raises DownloadError where packages
     cannot be had, and EmulationError.
     """
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"lock-{arch}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # apt's directory and the old image are one builder's
+        return _build(arch, cache, on_step)
+
+
+def _build(arch: str, cache: Path, on_step: Callable[[str], None]) -> tuple[Image, bool]:
     recipe = RECIPES[arch]
     suite = Suite(recipe.suite, recipe.debian_arch, cache / f"apt-{arch}")
     on_step(f"looking for packages in Debian {recipe.suite}")
     suite.update()
     kernel = suite.dependency(recipe.kernel, "linux-image-")
-    packages = suite.find((kernel, *_USERLAND))
-    directory = cache / f"{arch}-{_key(arch, packages)}"
-    found = find_image(arch, cache)
-    if found is not None and found.directory == directory:
-        return found, False
+    packages = tuple(suite.find((kernel, *_USERLAND)))
+    image = Image(cache / f"{arch}-{_key(arch, packages)}", arch, packages)
+    if find_image(arch, cache) == image:
+        return image, False
     size = sum(package.bytes for package in packages)
     on_step(f"downloading {kernel} and {len(packages) - 1} other packages, {size:,} bytes")
     debs = suite.download(packages)
@@ -194,9 +196,9 @@ def build_image(arch: str, cache: Path, on_step: Callable[[str], None]) -> tuple
         (made / "image.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         for old in cache.glob(f"{arch}-*"):
             shutil.rmtree(old)
-        made.rename(directory)
+        made.rename(image.directory)
     suite.clean()
-    return Image(directory, arch, tuple(packages)), True
+    return image, True
 
 
 def _recipe_hash(arch: str) -> str:

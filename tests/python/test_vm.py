@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -193,13 +194,13 @@ def test_a_model_is_proved_on_a_board_that_is_started_for_it(
     assert (done.status, "no room on vm:jetson-orin" in done.stderr) == (35, True)
 
 
-def test_a_board_that_lost_its_power_is_forgotten_and_starts_again(
+def test_a_board_that_lost_its_power_starts_again_with_its_slow_disk(
     need_system: Callable[[str], None], emulate: Callable[..., Any], tmp_path: Path
 ) -> None:
     need_system("aarch64")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "given").write_text("before\n")
-    name = "vm:rpi4,ram_mib=192,disk_mib=40"
+    name = "vm:rpi4,ram_mib=192,disk_mib=40,disk_mb_per_s=4"
     first = emulate("start", name, "--home", str(tmp_path / "home"))
     assert emulate("start", name) == first
     assert ask(first, "ls -l given").split()[2:4] == ["colibri", "colibri"]
@@ -214,6 +215,9 @@ def test_a_board_that_lost_its_power_is_forgotten_and_starts_again(
     second = emulate("start", name)
     assert second["pid"] != first["pid"]
     assert ask(second, "cat given") == "before\nhere\n"
+    begun = time.monotonic()
+    ask(second, "dd if=/dev/vda of=/dev/null bs=1M count=12", user="root")
+    assert time.monotonic() - begun > 12 * 2**20 / 4e6 * 0.9  # a burst of a tenth is let through
     assert emulate("stop", name) == [{"board": name, "was_running": True, "erased": False}]
     assert emulate("stop", name, "--erase") == [
         {"board": name, "was_running": False, "erased": True}
