@@ -106,11 +106,13 @@ class BoardRun:
         self._seconds = time.monotonic() - self.started
 
     def _break_off(self) -> None:
-        """Ends the step that was begun, if there is one."""
+        """Ends the step that was begun; between steps one that says so, unless one has failed."""
         if self._is_stopped:  # what was raised came of that
             self._error, self.crash = self._deadline, None
         if self._begun is None:
-            return
+            if any(step.outcome == "failed" for step in self._steps):
+                return
+            self._begun = ("end" if self._steps else "connect", time.monotonic())
         if self._is_stopped and self._deadline is None:
             self._end("stopped", "stopped before its end")
         else:

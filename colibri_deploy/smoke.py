@@ -108,6 +108,7 @@ def smoke(
     A failed step is part of the result. Raises BoardArchError, SmokeError where nothing was pushed,
     and BoardConnectionError.
     """
+    on_step.begin("version")
     shell = BoardShell(connection)
     state = Store(shell).probe()
     check_arch(connection, target, state)
@@ -116,13 +117,12 @@ def smoke(
             f"nothing was pushed to {connection.board.name}: there is no release under {state.root}"
         )
     test = _Test(shell, target, state, reference)
-    steps = []
+    steps: list[Step] = []
     for name, run in test.steps():
         on_step.begin(name)
-        step = _timed(name, run)
-        on_step.end(step)
-        steps.append(step)
-        if name == "version" and step.outcome == "failed":
+        steps.append(_timed(name, run))
+        on_step.end(steps[-1])
+        if name == "version" and steps[-1].outcome == "failed":
             break  # nothing else can run
     golden = reference.golden if reference and test.generated else None
     return Smoke(state.current, tuple(steps), golden, test.generated, test.is_another)

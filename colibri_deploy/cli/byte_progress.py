@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -36,8 +38,34 @@ class _Figures(ProgressColumn):
         return Text(" ").join(column.render(task) for column in self._columns)
 
 
-def byte_bars() -> Progress:
-    """Bars for several boards at once, to be entered; each is a ByteProgress."""
+_entered: list[Progress] = []
+
+
+@contextmanager
+def hidden_bars() -> Iterator[None]:
+    """Bars leave the terminal to somebody who asks there."""
+    bars = list(_entered)
+    for one in bars:
+        one.stop()
+    try:
+        yield
+    finally:
+        for one in bars:
+            one.start()
+
+
+@contextmanager
+def byte_bars() -> Iterator[Progress]:
+    """Bars for several boards at once; each is a ByteProgress."""
+    with _new_bars() as bars:
+        _entered.append(bars)
+        try:
+            yield bars
+        finally:
+            _entered.remove(bars)
+
+
+def _new_bars() -> Progress:
     console = stderr_console()
     return Progress(
         TextColumn("{task.description}"),
@@ -55,7 +83,7 @@ class ByteProgress:
     def __init__(self, bars: Progress | None = None, board: str = "") -> None:
         """With `bars`, which somebody else has entered, it is the line of that board there."""
         self._is_own = bars is None
-        self._bars = bars or byte_bars()
+        self._bars = bars or _new_bars()
         self._prefix = f"{board}: " if board else ""
         self._task: TaskID | None = None
 

@@ -170,7 +170,7 @@ def _work(run: BoardRun, *, choice: BoardChoice, work: BoardWork, bars: Progress
         with run.step("connect") as step:
             connection = stack.enter_context(choice.connect())
             step.detail = connection.board.address
-        run.use(connection)
+            run.use(connection)
         work(run, choice, connection, progress)
 
 

@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from colibri_deploy.cli.byte_progress import hidden_bars
 from colibri_deploy.ssh_login import Secrets
 
 
@@ -31,5 +32,8 @@ def _prompt(wanted: str) -> str | None:
     """Asks without an echo; None where nobody sits at a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    answer: str = click.prompt(wanted, hide_input=True, err=True, default="", show_default=False)
+    with hidden_bars():
+        answer: str = click.prompt(
+            wanted, hide_input=True, err=True, default="", show_default=False
+        )
     return answer or None
