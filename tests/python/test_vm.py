@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from board_fixtures import report_of
-from goldens import HASHES, NUM_TOKENS, PROMPT
+from goldens import FROM_ONE_TOKEN, FROM_ONE_TOKEN_HASHES
 
 from colibri_deploy.convert import DTypeChoice
 from colibri_deploy.emulated import Emulated, parse_emulated
@@ -179,11 +179,13 @@ def test_a_model_is_proved_on_a_board_that_is_started_for_it(
     assert report_of(done, "push")["bytes_sent"] > 1_000_000
     assert emulate("list") == []
     record = emulate("start", board[1])
-    tokens = ("--tokens", ",".join(map(str, PROMPT)), "--num-tokens", str(NUM_TOKENS))
+    (first,) = FROM_ONE_TOKEN.prompt
+    tokens = ("--tokens", str(first), "--num-tokens", str(FROM_ONE_TOKEN.length - 1))
     done = deploy("smoke", *board, *tokens, **places)
     assert done.status == 0, done.stderr
     smoke = report_of(done, "smoke")
-    assert smoke["generated"]["logits_hash"] == f"clb1:{HASHES['mixtral', 'q8']}"
+    golden = FROM_ONE_TOKEN_HASHES["mixtral", "q8"]["f16"]
+    assert smoke["generated"]["logits_hash"] == f"clb1:{golden}"
     assert smoke["generated"]["isa"] == "neon_dotprod"
     assert [vm["pid"] for vm in emulate("list")] == [record["pid"]]
     assert int(ask(record, "cat /dev/zero >fill; df -Pk . | tail -n 1").split()[3]) < 64
