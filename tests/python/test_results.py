@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import pytest
 from board_fixtures import Place, report_of
 from test_mutations import build_mutant
+from test_vm import need_system, places  # noqa: F401 # fixtures
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.errors import BoardFullError, SmokeError
@@ -88,6 +89,36 @@ def test_three_boards_of_three_architectures(
         assert (board["outcome"], board["error"]) == ("passed", None)
         assert [step["name"] for step in board["steps"]] == STEPS
         assert board["push"]["release"] == board["smoke"]["release"]
+
+
+def test_a_whole_system_between_two_emulated_cpus(
+    need_system: Callable[[str], None],  # noqa: F811 # the fixture
+    places: dict[str, str],  # noqa: F811
+    require_program: Callable[[str], Path],
+    engine: Callable[[str], Path],
+    deploy: Deploy,
+    small_model: Path,
+    build_dir: Path,
+    tmp_path: Path,
+) -> None:
+    need_system("aarch64")
+    boards = ["sim:jetson-orin", "sim:visionfive2", "vm:rpi4,ram_mib=192,disk_mib=40"]
+    words = []
+    for board in boards:
+        target = board.partition(":")[2].partition(",")[0]
+        (build_dir / target).mkdir()
+        (build_dir / target / "colibri").symlink_to(engine(target))
+        words += ["--board", board]
+    for arch in ("aarch64", "riscv64"):
+        require_program(f"qemu-{arch}-static")
+    outputs = ("--junit", "out.xml", "--json", "out.json")
+    done = deploy("test", *words, "--model", small_model, *FEW, *outputs, **places)
+    assert done.status == 0, done.stderr
+    found = read_junit(tmp_path / "out.xml")
+    assert found == {board: dict.fromkeys(STEPS, "passed") for board in boards}
+    record = json.loads((tmp_path / "out.json").read_text())
+    hashes = {board["smoke"]["generated"]["logits_hash"] for board in record["boards"]}
+    assert (record["ok"], len(hashes)) == (True, 1)
 
 
 def test_a_partial_failure_names_boards_and_steps(
