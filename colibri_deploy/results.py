@@ -86,7 +86,7 @@ def verdict(results: Sequence[BoardResult], interrupted: bool) -> ColibriDeployE
         return None
     if len(results) == 1 and failed[0].error is not None:
         return failed[0].error
-    reasons = [f"{result.board}: {_reason(result)}" for result in failed]
+    reasons = [_reason(result) for result in failed]
     return BoardsFailedError(
         f"{len(failed)} of {len(results)} boards failed: {where}",
         details="\n".join([*reasons, *([f"not finished: {stopped}"] if stopped else [])]),
@@ -98,8 +98,13 @@ def _failing(result: BoardResult) -> str:
 
 
 def _reason(result: BoardResult) -> str:
+    """Why a board failed, in lines of which the first one names it."""
     error = result.error
-    return "" if error is None else "\n".join(filter(None, (error.message, error.details)))
+    if error is None:
+        return ""
+    named = result.board in error.message
+    message = error.message if named else f"{result.board}: {error.message}"
+    return "\n".join(filter(None, (message, error.details)))
 
 
 def junit(verb: str, results: Sequence[BoardResult]) -> str:

@@ -137,8 +137,8 @@ def test_a_partial_failure_names_boards_and_steps(
     assert "\nsim:visionfive2: passed, verified, " in done.stderr
     error = done.stderr[done.stderr.index("error: ") :]
     assert "sim:jetson-orin at sha256, verify" in error
-    assert "\ndesk: nothing was pushed to desk: there is no release under " in error
-    assert "\nsim:jetson-orin: sim:jetson-orin fails the smoke test at sha256: " in error
+    assert "\nnothing was pushed to desk: there is no release under " in error
+    assert "\nsim:jetson-orin fails the smoke test at sha256: " in error
     record = json.loads(done.stdout)
     outcomes = [board["outcome"] for board in record["boards"]]
     assert (record["ok"], outcomes) == (False, ["failed", "failed", "passed"])
@@ -170,7 +170,7 @@ def test_fail_fast_begins_no_more_boards(deploy: Deploy, tmp_path: Path) -> None
     assert done.status == 45
     assert done.stderr.endswith(
         "error: 1 of 2 boards failed: gone at connect\n"
-        "gone: gone cannot be reached at port 1: Connection refused\n"
+        "gone cannot be reached at port 1: Connection refused\n"
         "not finished: sim:host\n"
     )
     assert read_junit(tmp_path / "out.xml") == {
@@ -393,7 +393,7 @@ def test_what_boards_say_is_valid_xml_whatever_it_is(tmp_path: Path) -> None:
     }  # fmt: skip
     (failure,) = suites.iter("failure")
     assert failure.attrib["message"] == "no\ufffdroom <&\ufffd[0m"
-    assert failure.text == "no room"
+    assert failure.text == "b: no room"
 
 
 def test_what_the_program_ends_with() -> None:
@@ -406,7 +406,7 @@ def test_what_the_program_ends_with() -> None:
     assert of(GOOD, GOOD, interrupted=True) is None
     assert of(UNFIT) == (37, "d fails", "more")
     assert of(GOOD, FULL, UNFIT) == (
-        45, "2 of 3 boards failed: b at push; d at golden", "b: no room\nd: d fails\nmore",
+        45, "2 of 3 boards failed: b at push; d at golden", "b: no room\nd fails\nmore",
     )  # fmt: skip
     assert of(FULL, CUT) == (45, "1 of 2 boards failed: b at push", "b: no room\nnot finished: c")
     assert of(GOOD, CUT, interrupted=True) == (130, "stopped; not finished: c", "")
