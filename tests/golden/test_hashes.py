@@ -97,13 +97,13 @@ def check(
     converted = {key: models(*key) for key in keys}
 
     def one(key: Key) -> list[str]:
-        found = differing(run_driver, converted[key], level.isa, sequence, settings, hashes[key])
-        count(*key, level, len(settings) - len(found))
-        return found
+        return differing(run_driver, converted[key], level.isa, sequence, settings, hashes[key])
 
     with ThreadPoolExecutor(2) as pool:
-        wrong = [line for lines in pool.map(one, keys) for line in lines]
-    assert not wrong, "\n".join(wrong)
+        wrong = dict(zip(keys, pool.map(one, keys), strict=True))
+    for key, lines in wrong.items():
+        count(*key, level, len(settings) - len(lines))
+    assert not any(wrong.values()), "\n".join(line for lines in wrong.values() for line in lines)
 
 
 @pytest.mark.parametrize("level", NATIVE, ids=str)
