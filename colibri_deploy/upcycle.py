@@ -3,7 +3,7 @@
 """Makes a Mixture of Experts out of a dense model: real weights, and a known answer.
 
 Every expert is the dense FFN with its intermediate neurons in another order, so all compute the
-same function, up to the rounding of sums and of q8 or q4 blocks. As the router's weights add up to
+same function, up to the rounding of sums and of quantised blocks. As the router's weights add up to
 1, the model computes what the dense one does whichever experts are chosen; the bits of the logits,
 and with them their hash, depend on the choice.
 """
@@ -86,7 +86,7 @@ def upcycle(source: Source, upcycling: Upcycling) -> Source:
             *source.notes,
             f"upcycled to {experts} experts, {upcycling.top_k} for each token, seed {seed}: "
             "each is the dense FFN, its neurons in another order "
-            "(q8, q4: down_weights rounded anew)",
+            "(q8, q4, mxfp4: down_weights rounded anew)",
         ),
     )
 

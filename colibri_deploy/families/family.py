@@ -22,7 +22,7 @@ class Kind(enum.Enum):
     """What a section holds; decides its dtype and layout (docs/FORMAT.md)."""
 
     matrix = "matrix"  # tiles of any dtype
-    embeddings = "embeddings"  # rows of floats; tiles if tied to the head, q8 or q4
+    embeddings = "embeddings"  # rows of floats; tiles if tied to the head or quantised
     exact_matrix = "exact_matrix"  # tiles of f32, whatever the other matrices are
     vector = "vector"  # one row of f32
 
