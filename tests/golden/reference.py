@@ -327,7 +327,7 @@ class State:
             s = self.scores(layer, q, start, end)
             valid = np.arange(start, end) >= low
             mc: F32 = np.max(s[:, :, valid], axis=2, keepdims=True)
-            e = np.where(valid, exp(s - mc), F(0))
+            e = np.where(valid & (s != F(-math.inf)), exp(s - mc), F(0))
             lc, oc = sum16(e)[:, :, None], np.zeros_like(q)
             for j in range(start, end):  # the product with an e of 0 is NaN if v is not finite
                 oc += self.weighted(layer, j, e[:, :, j - start])

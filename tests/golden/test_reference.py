@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference
+import safetensors.numpy
 from goldens import (
     ACROSS_CHUNKS,
     ACROSS_CHUNKS_HASHES,
@@ -162,3 +163,33 @@ def test_windows_change_the_logits(
         (tmp_path / "config.json").write_text(text, encoding="utf-8")
         seen.add(run_engine("x86_64", "--model", tmp_path, "--tokens", ids, "--logits").stdout)
     assert len(seen) == 8
+
+
+def test_a_score_of_minus_infinity_weighs_nothing(
+    root: Path, tmp_path: Path, run_engine: Callable[..., Completed]
+) -> None:
+    """The keys of token 0 overflow against the query of token 1: a chunk full of such scores."""
+    shape = Shape(hidden=32, ffn=16, experts=0, top_k=0, layers=1, heads=1, kv_heads=1, vocab=16)
+    write_checkpoint(tmp_path / "checkpoint", shape)
+    (file,) = (tmp_path / "checkpoint").glob("*.safetensors")
+    tensors = safetensors.numpy.load_file(file)
+    place = "model.layers.0.self_attn"
+    overflowing = {
+        "model.embed_tokens.weight": {(0, 0): 1.0, (1, 1): 1.0},
+        f"{place}.k_proj.weight": {(15, 0): -3e25},  # a slow element: RoPE leaves its sign alone
+        f"{place}.q_proj.weight": {(15, 1): 1e20},
+    }
+    for name, values in overflowing.items():
+        tensors[name] = np.zeros_like(tensors[name])
+        for where, value in values.items():
+            tensors[name][where] = value
+    safetensors.numpy.save_file(tensors, file)
+    convert_checkpoint(tmp_path / "checkpoint", tmp_path / "model", "f32")
+    ids = ",".join(["0"] * 256 + ["1"])
+    arguments: list[str | Path] = [
+        *("--model", tmp_path / "model", "--tokens", ids, "--num_tokens", "1", "--ignore_eos"),
+        *("--kv", "f32"),
+    ]
+    reference = run([sys.executable, root / "tests/golden/reference.py", *arguments])
+    engine = run_engine("x86_64", *arguments, "--format", "ids", "--logits_hash")
+    assert (engine.status, engine.stdout) == (0, reference.stdout)
