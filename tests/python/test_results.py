@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from xml.etree import ElementTree
 
 import pytest
 from board_fixtures import Place, report_of
+from ssh_servers import KINDS, PASSWORD, Server
 from test_mutations import build_mutant
 from test_vm import need_system, places  # noqa: F401 # fixtures
 
@@ -360,6 +363,35 @@ def test_results_that_cannot_be_written(deploy: Deploy, tmp_path: Path) -> None:
     assert done.stderr == (
         f"error: {tmp_path}/nowhere/out.json cannot be written: No such file or directory\n"
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_person_is_asked_for_a_password_while_a_bar_is_shown(
+    kind: str, ssh_server: Callable[..., Server], client_home: Path, build_dir: Path
+) -> None:
+    server = ssh_server(kind)
+    (client_home / ".ssh" / "known_hosts").write_text(server.known_hosts_line)
+    command = [sys.executable, "-m", "colibri_deploy", "push", "--build-dir", str(build_dir)]
+    command += ["--host", f"{server.user}@127.0.0.1:{server.port}", "--target", "host"]
+    near, far = pty.openpty()
+    child = subprocess.Popen(command, stdin=far, stdout=far, stderr=far, cwd=client_home)
+    os.close(far)
+    shown, answered = "", False
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while data := os.read(near, 4096):
+            shown += data.decode(errors="replace")
+            if not answered and shown.endswith(": ") and "password of" in shown:
+                asked = shown
+                time.sleep(0.5)  # a bar that is drawn now would hide the question
+                os.write(near, f"{PASSWORD}\n".encode())
+                answered = True
+    os.close(near)
+    assert child.wait() == 0, shown
+    assert answered
+    assert shown.startswith(f"{asked}\r\n")
+    assert PASSWORD not in shown
+    assert "is current" in shown
+    assert (server.home / ".local/share/colibri/current/colibri").is_file()
 
 
 # The structure, and the threads ----------------------------------------------------------------
