@@ -4,7 +4,7 @@
 // The logits after every token of a text, as float32 [n_tokens][vocab_size] of this machine's byte
 // order. Token ids come as `colibri --tokenize` prints them.
 //
-//     logits MODEL f32|f16 < IDS > LOGITS        (the type of the key/value cache)
+//     logits MODEL f32|f16|q8 < IDS > LOGITS     (the type of the key/value cache)
 #include "colibri.h"
 
 #include <stdio.h>
@@ -27,8 +27,13 @@ static int write_row(void *user, const colibri_step *step)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3 || (strcmp(argv[2], "f32") && strcmp(argv[2], "f16")))
-        return failed(COLIBRI_ERROR_USAGE, "usage: logits MODEL f32|f16 < IDS > LOGITS");
+    static const char *const names[] = {"f32", "f16", "q8"};
+    static const colibri_kv types[] = {COLIBRI_KV_F32, COLIBRI_KV_F16, COLIBRI_KV_Q8};
+    int kv = 0;
+    while (argc == 3 && kv < 3 && strcmp(argv[2], names[kv]))
+        kv++;
+    if (argc != 3 || kv == 3)
+        return failed(COLIBRI_ERROR_USAGE, "usage: logits MODEL f32|f16|q8 < IDS > LOGITS");
     colibri_error error;
     colibri_model *model;
     int rc = colibri_load_model(&model, argv[1], NULL, NULL, &error);
@@ -48,7 +53,7 @@ int main(int argc, char **argv)
     colibri_infer_options options = {
         .every_logit = true,
         .threads = (int32_t)(cpus < 1 ? 1 : cpus),
-        .kv = strcmp(argv[2], "f32") ? COLIBRI_KV_F16 : COLIBRI_KV_F32,
+        .kv = types[kv],
     };
     rc = colibri_infer(model, &options, ids, n, write_row, NULL, NULL, &error);
     if (rc == COLIBRI_ERROR_STOPPED || (!rc && fflush(stdout)))

@@ -75,6 +75,7 @@ def cases() -> Iterator[Case]:
     yield Case("Colibri f32 (llama.cpp F32)", COLIBRI_F32, LLAMA_F32)
     yield Case("llama.cpp F32 (Colibri f32)", LLAMA_F32, COLIBRI_F32)
     yield Case("Colibri f32, KV f16", Model("colibri", "f32"), COLIBRI_F32)
+    yield Case("Colibri f32, KV q8", Model("colibri", "f32", "q8"), COLIBRI_F32)
     yield Case("llama.cpp F32, KV f16", Model("llama.cpp", "f32"), LLAMA_F32)
     upcycled = dataclasses.replace(COLIBRI_F32, upcycling=mixture)
     yield Case("Colibri f32, upcycled", upcycled, COLIBRI_F32)
@@ -93,6 +94,8 @@ def cases() -> Iterator[Case]:
         yield Case(f"{name}, as f32, KV f32", widened, COLIBRI_F32)
         upcycled = dataclasses.replace(own, upcycling=mixture)
         yield Case(f"Colibri {dtype}, upcycled", upcycled, COLIBRI_F32)
+    yield Case("Colibri q8, KV q8", Model("colibri", "f32", "q8", "q8"), COLIBRI_F32)
+    yield Case("Colibri mxfp4", Model("colibri", "f32", dtype="mxfp4"), COLIBRI_F32)
     default = Model("llama.cpp", "q4_0-default")
     yield Case("llama.cpp Q4_0, its default mixture", default, LLAMA_F32)
 
