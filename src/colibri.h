@@ -28,7 +28,7 @@ enum colibri_code {
     COLIBRI_ERROR_CORRUPT = 7,   // a checksum does not match
     COLIBRI_ERROR_ISA = 8,       // the CPU or the build lacks the kernels asked for
     COLIBRI_ERROR_MEMORY = 9,    // memory cannot be allocated or locked
-    COLIBRI_ERROR_NUMERIC = 10,  // NaN or Inf where a result is expected
+    COLIBRI_ERROR_NUMERIC = 10,  // NaN or Inf where a result is expected, or a wrong kernel
     COLIBRI_ERROR_INPUT = 11,    // token ids or text that the model cannot take
     COLIBRI_ERROR_STOPPED = 12,  // the callback asked to stop
 };

@@ -49,6 +49,8 @@ double clb_exact_decoded(uint32_t bits, int e, int m)
     else
         exponent = 1;
     double value = mantissa * clb_exact_power(exponent - (1 << (e - 1)) + 1 - m);
+    if (e >= 5 && exponent == (1 << e) - 1)
+        value = mantissa == 1 << m ? INFINITY : NAN;
     return bits >> (e + m) & 1 ? -value : value;
 }
 

@@ -14,7 +14,8 @@ double clb_exact_integer(double x); // the nearest, ties to even; |x| up to 2^51
 double clb_exact_exp(double x);     // clamped to [-87, 88] as docs/DESIGN.md has it
 double clb_exact_erf(double x);
 
-// A finite number of one bit of sign, e of exponent and m of mantissa, as IEEE 754 means them.
+// A number of one bit of sign, e of exponent and m of mantissa, as IEEE 754 means them; with fewer
+// than 5 of exponent there is no Inf and no NaN.
 double clb_exact_decoded(uint32_t bits, int e, int m);
 
 enum clb_weights { CLB_W_F32, CLB_W_F16, CLB_W_BF16, CLB_W_I8, CLB_W_Q8, CLB_W_Q4, CLB_W_MXFP4 };

@@ -12,6 +12,7 @@
 // What came out for one kernel of one level.
 struct clb_verdict {
     const char *kernel;
+    bool inherited;  // the scalar level's own function: compared with itself
     int comparisons; // calls whose outputs were compared with the scalar level's
     int n_different; // of them, not equal bit for bit, or with writes beside the outputs
     int n_values;    // numbers that were held to their exact values
@@ -63,7 +64,7 @@ float *clb_trial_numbers(struct clb_trial *t, int n, float size);
 // and in[] is x or, every other time, the output itself.
 struct clb_result *clb_trial_output(struct clb_trial *t, int n, enum clb_kind kind, const float *x);
 
-// Holds element i of the tested level's output to its exact value. An f16 Inf counts as 65536.
+// Holds element i of the tested level's output to its exact value, which may be Inf or NaN.
 void clb_trial_expect(struct clb_trial *t, const struct clb_result *o, int i, double exact,
                       double bound);
 

@@ -239,6 +239,10 @@ def exp(x: F32) -> F32:
     return result
 
 
+def maximum(a: F32, b: F32 | np.float32) -> F32:
+    return np.where(a > b, a, b)
+
+
 def silu(x: F32) -> F32:
     return x / (F(1) + exp(F(0) - x))
 
@@ -246,6 +250,36 @@ def silu(x: F32) -> F32:
 def norm(x: F32, w: F32, eps: np.float32) -> F32:
     f: F32 = F(1) / np.sqrt(sum16(x * x) / F(len(x)) + eps)
     return (x * f) * w
+
+
+def gelu(x: F32) -> F32:
+    """By the error function."""
+    z = x * F(float.fromhex("0x1.6a09e6p-1"))
+    a = maximum(z, F(0) - z)
+    t = F(1) / (F(1) + F(0.3275911) * a)
+    p = np.full_like(x, F(1.061405429))
+    for c in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        p = p * t + F(c)
+    tail = (p * t) * exp(F(0) - a * a)
+    return maximum(x, F(0)) - maximum(x, F(0) - x) * (tail * F(0.5))
+
+
+def gelu_tanh(x: F32) -> F32:
+    """By the approximation with tanh."""
+    u = (x + ((x * x) * x) * F(0.044715)) * F(float.fromhex("-0x1.988454p+0"))
+    return x / (F(1) + exp(u))
+
+
+def layer_norm(x: F32, w: F32, b: F32, eps: np.float32) -> F32:
+    d = x - sum16(x) / F(len(x))
+    f: F32 = F(1) / np.sqrt(sum16(d * d) / F(len(x)) + eps)
+    return (d * f) * w + b
+
+
+def rope_pairs(x: F32, sin: F32, cos: F32) -> F32:
+    """A head, rotated in pairs."""
+    a, b = x[0::2], x[1::2]
+    return np.stack([a * cos - b * sin, b * cos + a * sin], axis=1).reshape(-1)
 
 
 def sines(position: int, inv_freq: F32, rope_scale: np.float32) -> tuple[F32, F32]:

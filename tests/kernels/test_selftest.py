@@ -6,6 +6,7 @@ both are built here with an error planted in almost every kernel."""
 import json
 import os
 import re
+import runpy
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from checker_report import EMULATED, KERNELS, LEVELS, parse
+from checker_report import EMULATED, INHERITED, KERNELS, LEVELS, parse
+from test_cold_kernels import expected_hashes, printed_hashes
 from test_mutations import build_mutant
 
 from colibri_deploy.process import Completed, run
@@ -56,13 +58,18 @@ def test_one_level_can_be_chosen(run_engine: Callable[..., Completed]) -> None:
         assert message in result.stderr
 
 
+def at(level: str, right: str, wrong: str) -> str:
+    """Template text that is `wrong` at one level only."""
+    return f"""{{{{ '{wrong}' if level == '{level}' else '{right}' }}}}"""
+
+
 def sse42(right: str, wrong: str) -> str:
     """Template text that is `wrong` at the level sse42 only."""
-    return f"""{{{{ '{wrong}' if level == 'sse42' else '{right}' }}}}"""
+    return at("sse42", right, wrong)
 
 
-# Kernel: file, what is replaced, by what, and what the selftest says of it if that is always the
-# same. The kernels of the first group are the scalar level's, and serve sse42 too.
+# Kernel: file, what is replaced, and by what. The kernels of the first group are the scalar
+# level's, and serve the others too.
 AT_EVERY_LEVEL = {
     "f32_layer_norm": (
         "templates/ops/layer_norm.c.j2",
@@ -78,13 +85,10 @@ AT_EVERY_LEVEL = {
     ),
 }
 AT_SSE42 = {
-    "f16_f32_mm": (  # another order of the sum
-        "templates/ops/float_mm.c.j2",
-        """        for (int c = 0; c < n_cols; c++)
-            a = vadd(""",
-        """        for ({{ 'int c = n_cols - 1; c >= 0; c--' if level == 'sse42' and name == 'f16'
-                else 'int c = 0; c < n_cols; c++' }})
-            a = vadd(""",
+    "f16_f32_mm": (  # Inf and NaN of f16 are taken for numbers
+        "templates/isa/sse42.j2",
+        "_mm_set1_epi32(0x0f7fffff)",
+        "_mm_set1_epi32(0x7fffffff)",
     ),
     "q8_q8_mm": (  # wrong for w = -128 alone
         "templates/isa/sse42.j2",
@@ -97,10 +101,10 @@ AT_SSE42 = {
         "_mm_and_si128(codes, _mm_set1_epi8(15))",
         "_mm_and_si128(codes, _mm_set1_epi8(7))",
     ),
-    "f32_q8_quantize": (
+    "f32_q8_quantize": (  # too small an amax is not 0
         "templates/ops/quantize.c.j2",
-        "127.0f / amax)",
-        sse42("127.0f", "126.9999f") + " / amax)",
+        "!(amax >= 0x1p-100f",
+        f"!(amax >= {sse42('0x1p-100f', '0x1p-101f')}",
     ),
     "f32_f16_convert": (  # ties are rounded up
         "templates/isa/sse42.j2",
@@ -132,10 +136,10 @@ AT_SSE42 = {
         "f32x16 m = vload(x)",
         f"f32x16 m = {sse42('vload(x)', 'vset1(0)')}",
     ),
-    "f32_exp_sum": (
-        "templates/ops/softmax.c.j2",
-        "vset1(-FLT_MAX)",
-        f"vset1({sse42('-FLT_MAX', '-INFINITY')})",
+    "f32_exp_sum": (  # NaN becomes 0
+        "templates/isa/sse42.j2",
+        "_mm_andnot_ps(_mm_cmplt_ps(a.v[i], b.v[i]), x.v[i])",
+        "_mm_and_ps(_mm_cmpge_ps(a.v[i], b.v[i]), x.v[i])",
     ),
     "f32_axpy": (  # the last element is forgotten
         "templates/ops/blend.c.j2",
@@ -159,16 +163,42 @@ AT_SSE42 = {
         f"vmul(vload({sse42('a', 'b')} + i), vload(b + i))",
     ),
 }
+AT_AVX2 = {
+    "f16_f32_mm": (  # another order of the sum
+        "templates/ops/float_mm.c.j2",
+        """        for (int c = 0; c < n_cols; c++)
+            a = vadd(""",
+        """        for ({{ 'int c = n_cols - 1; c >= 0; c--' if level == 'avx2' and name == 'f16'
+                else 'int c = 0; c < n_cols; c++' }})
+            a = vadd(""",
+    ),
+    "f32_q8_quantize": (
+        "templates/ops/quantize.c.j2",
+        "127.0f / amax)",
+        at("avx2", "127.0f", "126.9999f") + " / amax)",
+    ),
+    "f32_exp_sum": (
+        "templates/ops/softmax.c.j2",
+        "vset1(-FLT_MAX)",
+        f"vset1({at('avx2', '-FLT_MAX', '-INFINITY')})",
+    ),
+}
 STILL_RIGHT = {"f32_f32_mm", "bf16_f32_mm", "i8_f32_mm"}
-SAYS = {
+SAYS = {  # of kernels at sse42
+    "f16_f32_mm": r"element \d+ of \d+ is .+, it should be -?(inf|nan) \+- -?(inf|nan)",
+    "f32_q8_quantize": r"element \d+ of \d+ is 6\.21\d+e-33, it should be 0 \+- 0",
+    "f32_exp_sum": r"element \d+ of \d+ is 0, it should be -?nan \+- -?nan",
     "f32_blend": r"element -1 of \d+ has the bits 0 instead of 0xa5a5a5a5",
     "f32_scale": "signal 11 stops it",
 }
 
 
-WRONG = {(kernel, level) for kernel in AT_EVERY_LEVEL for level in ("scalar", "sse42")} | {
-    (kernel, "sse42") for kernel in AT_SSE42
-}
+MUTANT_LEVELS = ["scalar", "sse42", "avx2"]
+WRONG = (
+    {(kernel, level) for kernel in AT_EVERY_LEVEL for level in MUTANT_LEVELS}
+    | {(kernel, "sse42") for kernel in AT_SSE42}
+    | {(kernel, "avx2") for kernel in AT_AVX2}
+)
 
 
 class Mutant(NamedTuple):
@@ -176,20 +206,23 @@ class Mutant(NamedTuple):
 
     colibri: Path
     checker: Path
+    cold_kernels: Path
 
 
 @pytest.fixture(scope="module")
 def mutant(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Mutant:
-    """Both programs, with the levels scalar and sse42 and all of the errors."""
+    """The programs, with three levels and all of the errors."""
     assert {*AT_EVERY_LEVEL, *AT_SSE42, *STILL_RIGHT} == set(KERNELS)
+    assert set(AT_EVERY_LEVEL) == INHERITED
     directory = tmp_path_factory.mktemp("mutant")
     python = shutil.ignore_patterns("*.py", "__pycache__")
     shutil.copytree(root / "tests", directory / "tests", ignore=python)
-    two_levels = ("meson_options.txt", "value : []", "value : ['scalar', 'sse42']")
-    changes = [two_levels, *AT_EVERY_LEVEL.values(), *AT_SSE42.values()]
-    colibri = build_mutant(root, directory, changes)
-    run(["ninja", "-C", colibri.parent, "tests/checker"], env=with_scripts())
-    return Mutant(colibri, colibri.parent / "tests/checker")
+    levels = ("meson_options.txt", "value : []", f"value : {MUTANT_LEVELS}")
+    errors = [*AT_EVERY_LEVEL.values(), *AT_SSE42.values(), *AT_AVX2.values()]
+    colibri = build_mutant(root, directory, [levels, *errors])
+    others = ["tests/checker", "tests/cold_kernels"]
+    run(["ninja", "-C", colibri.parent, *others], env=with_scripts())
+    return Mutant(colibri, *(colibri.parent / name for name in others))
 
 
 def with_scripts() -> dict[str, str]:
@@ -221,11 +254,19 @@ def test_the_checker_names_exactly_the_wrong_kernels(mutant: Mutant) -> None:
     assert result.status == 1
     assert set(named(result.stdout)) == WRONG
     verdicts = parse(result.stdout)
-    assert list(verdicts) == ["scalar", "sse42"]
+    assert list(verdicts) == MUTANT_LEVELS
     for kernel in KERNELS:  # no error is seen by a comparison with scalar where scalar has it too
-        scalar, tested = verdicts["scalar"][kernel], verdicts["sse42"][kernel]
+        scalar, on_sse42, on_avx2 = (verdicts[level][kernel] for level in MUTANT_LEVELS)
         assert (scalar.different > 0, scalar.inexact > 0) == (False, kernel in AT_EVERY_LEVEL)
-        assert (tested.different > 0) == (kernel in AT_SSE42)
+        assert (on_sse42.different > 0) == (kernel in AT_SSE42)
+        assert (on_avx2.different > 0) == (kernel in AT_AVX2)
+
+
+def test_the_wrong_kernels_of_no_model_have_other_bits(mutant: Mutant) -> None:
+    printed = printed_hashes(run([mutant.cold_kernels]).stdout)
+    assert set(printed) == {(level, kernel) for level in MUTANT_LEVELS for kernel in INHERITED}
+    right = expected_hashes()
+    assert all(digest != right[kernel] for (_, kernel), digest in printed.items())
 
 
 def test_a_required_level_must_have_run(
@@ -243,15 +284,28 @@ def test_a_required_level_must_have_run(
     assert result.stdout.endswith("the level avx2 was required and did not run\n")
 
 
-def test_the_checker_measures_every_kernel(meson_build: Callable[[str], Path]) -> None:
+def test_a_level_that_does_not_run_for_want_of_memory_is_a_failure(
+    meson_build: Callable[[str], Path],
+) -> None:
+    checker = meson_build(machine_arch()) / "tests/checker"
+    result = run(["sh", "-c", 'ulimit -v 1400 && exec "$0"', checker], check=False)
+    assert result.status == 1
+    assert "scalar: not run: no memory for the inputs of the selftest\n" in result.stdout
+
+
+def test_the_checker_measures_every_kernel(
+    root: Path, meson_build: Callable[[str], Path], run_engine: Callable[..., Completed]
+) -> None:
     arch = machine_arch()
     checker = meson_build(arch) / "tests/checker"
+    kernels = [one.name for one in runpy.run_path(str(root / "templates/kernels.py"))["KERNELS"]]
+    assert sorted(kernels) == sorted(KERNELS)
     measured = json.loads(run([checker, "--bench", "--json"]).stdout)
     keys = [(one["level"], one["kernel"], one["what"]) for one in measured]
     assert len(keys) == len(set(keys))
-    levels = {level for level, *_ in keys}
-    assert levels <= set(LEVELS[arch])
-    assert {key[:2] for key in keys} == {(level, kernel) for level in levels for kernel in KERNELS}
+    version = run_engine(arch, "--version").stdout
+    levels = version.partition("isa usable:")[2].splitlines()[0].split()
+    assert {key[:2] for key in keys} == {(level, kernel) for level in levels for kernel in kernels}
     for one in measured:
         assert one["gigabytes_per_second"] > 0
         assert one["gigaflops"] > 0
