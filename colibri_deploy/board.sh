@@ -372,6 +372,14 @@ rollback() {
     switch_to "$2" "$releases/$2/colibri"
 }
 
+# drop NONCE ID: makes sure that a release, not the current one, is never gone back to. Its files
+# stay until `prune`.
+drop() {
+    owned "$1"
+    [ "$(current)" != "$2" ] || fail "release $2 is the current one"
+    rm -rf -- "${releases:?}/$2"
+}
+
 # contents: what `undeploy` would remove, `kib NUMBER`, and what it would not, `foreign PATH`.
 contents() {
     cd -- "$root/" 2>/dev/null || return 0

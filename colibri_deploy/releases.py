@@ -60,10 +60,16 @@ def plan_rollback(connection: Connection, to: str | None) -> Rollback:
 
 
 def roll_back(
-    connection: Connection, plan: Rollback, on_wait: Callable[[str], None] = lambda owner: None
+    connection: Connection,
+    plan: Rollback,
+    on_wait: Callable[[str], None] = lambda owner: None,
+    *,
+    is_unfit: bool = False,
 ) -> None:
     """Makes the planned release the current one.
 
+    If the one before `is_unfit` it is dropped: nothing goes back to it. Otherwise it can be gone
+    back to in turn.
     `on_wait` is that of `board_lock`. Raises BoardBusyError, ReleaseError if another deploy has
     changed the releases since, and the errors of `Store`.
     """
@@ -75,6 +81,8 @@ def roll_back(
                 f"another deploy changed the current release of {connection.board.name}: try again"
             )
         store.roll_back(plan.release)
+        if is_unfit and plan.current is not None:
+            store.drop(plan.current)
 
 
 def plan_undeploy(connection: Connection) -> Undeployment:

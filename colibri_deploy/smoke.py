@@ -145,7 +145,7 @@ def roll_back_from(
 
     def run() -> str:
         plan = plan_rollback(connection, to)
-        roll_back(connection, plan)
+        roll_back(connection, plan, is_unfit=True)
         return f"release {plan.release} is current again, in place of {tested.release}"
 
     step = _timed("rollback", run)

@@ -260,6 +260,10 @@ class Store:
         """Makes a release that is on the board the current one."""
         self._shell.call("rollback", self._nonce, release)
 
+    def drop(self, release: str) -> None:
+        """Makes sure that a release, not the current one, is never gone back to."""
+        self._shell.call("drop", self._nonce, release)
+
     def contents(self) -> Contents:
         """What is in the directory; writes nothing."""
         answers = self._shell.call("contents")

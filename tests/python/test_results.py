@@ -318,6 +318,10 @@ def test_a_wrong_kernel_is_named_and_the_release_before_comes_back(
     (steps,) = read_junit(tmp_path / "out.xml").values()
     assert (steps["version"], steps["sha256"], steps["verify"]) == ("passed", "passed", "passed")
     assert (steps["selftest"], steps["golden"], steps["rollback"]) == ("failed", "failed", "passed")
+    assert not (place.current.parent / "releases" / bad).exists()
+    nothing = deploy("rollback", *place.arguments)
+    assert nothing.status == 42
+    assert f"has no release before {good}: push" in nothing.stderr
     done = deploy("smoke", *words, *FEW, "--json")
     assert (done.status, report_of(done, "smoke")["ok"]) == (0, True)
 
