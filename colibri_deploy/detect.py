@@ -19,8 +19,8 @@ _SCRIPT = "detect.sh"
 
 # What board.sh calls, besides one of those that verify the engine.
 NEEDED_TOOLS = (
-    "cat", "chmod", "cmp", "dd", "df", "ln", "ls", "mkdir", "mv", "readlink", "rm", "sed", "sync",
-    "uname",
+    "cat", "chmod", "cmp", "dd", "df", "du", "find", "grep", "head", "ln", "ls", "mkdir", "mv",
+    "readlink", "rm", "rmdir", "sed", "sync", "tr", "uname",
 )  # fmt: skip
 VERIFIERS = ("sha256sum", "cksum")
 _OTHER_TOOLS = ("base64", "gzip", "python3", "xz")
