@@ -13,6 +13,7 @@ import functools
 import itertools
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,6 +32,10 @@ from colibri_deploy.toolchain import find_toolchain
 pytest_plugins = ["board_fixtures", "bochs_fixtures"]  # of tests/python and tests/emulation
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+# A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def lacking(reason: str) -> NoReturn:

@@ -214,7 +214,7 @@ INVALID: tuple[tuple[Callable[[bytearray], None], str], ...] = (
     (at(256, "32s", b"gate_weights"), "two sections are called gate_weights"),
     (at(128 + 32, "<I", 7), "dtype 7, layout 1 is unknown"),
     (at(128 + 32, "<I", 4), "item_size is 1088, but its type and shape imply 576"),
-    (at(128 + 32, "<I", 5), "dtype mxfp4 has no layout tiles"),
+    (at(128 + 32, "<I", 6), "dtype u8 has no layout tiles"),
     (at(256 + 32, "<I", 4), "dtype q4 has no layout rows"),
     (at(128 + 36, "<I", 2), "dtype 3, layout 2 is unknown"),
     (at(256 + 40, "<I", 0), "0 layers x 1 experts of 1 x 2"),
