@@ -351,7 +351,10 @@ def test_a_tool_that_a_push_needs_is_missed(
             connection, targets["host"], targets, LEVELS, None, with_storage=False
         )
     assert found["tools"].severity == "error"
-    assert found["tools"].found.startswith("a push needs chmod, ln, mkdir, mv, readlink, rm, sync")
+    assert found["tools"].found == (
+        "a push needs chmod, du, find, head, ln, mkdir, mv, readlink, rm, rmdir, sync, "
+        "sha256sum or cksum"
+    )
     assert found["tools"].consequence == "nothing can be pushed"
     assert found["tools"].remedy.startswith("sudo apt install coreutils")
 

@@ -75,7 +75,11 @@ def rewrite(path: Path, change: Callable[[SectionSpec], SectionSpec | None]) -> 
         ("final_norm", {"dtype": DType.bf16}, "final_norm is stored as bf16 rows, expected f32 r"),
         ("lm_head", {"layout": Layout.rows}, "lm_head is stored as f32 rows, expected f32/f16/b"),
         ("embeddings", {"layout": Layout.tiles}, "embeddings is stored as f32 tiles, expected f32"),
-        ("lm_head", None, "embeddings is stored as f32 rows, expected f32/f16/bf16/q8/q4 tiles"),
+        (
+            "lm_head",
+            None,
+            "embeddings is stored as f32 rows, expected f32/f16/bf16/q8/q4/mxfp4 tiles",
+        ),
         ("rope", {"name": "tokenizer"}, "section tokenizer is not one row of bytes"),
     ],
 )
