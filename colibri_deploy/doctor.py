@@ -139,7 +139,7 @@ def _fits_target(
     again = f"colibri-deploy boards remove {name} && colibri-deploy boards add {name} {address}"
     remedies = {
         "page size": "uname -r  # and start the maker's usual kernel",
-        "tools": "sudo apt install coreutils diffutils sed  # or BusyBox",
+        "tools": "sudo apt install coreutils diffutils findutils grep sed  # or BusyBox",
     }
     untold = {"RAM": facts.ram_bytes is None, "page size": facts.page_bytes is None}
     fit = {}
