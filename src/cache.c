@@ -96,8 +96,9 @@ static void put_q8(struct clb_cache *c, const struct clb_kernels *k, uint8_t *ch
     for (int i = 0; i < c->padded; i++) {
         tile = chunk + c->values_at + (size_t)(i / CLB_TILE_ROWS) * c->value_tile_bytes;
         tile[at * CLB_TILE_ROWS + i % CLB_TILE_ROWS] = (uint8_t)q.q[i];
-        value_scales(c, chunk, i / CLB_BLOCK)[at] = q.scale[i / CLB_BLOCK];
     }
+    for (int b = 0; b * CLB_BLOCK < c->padded; b++)
+        value_scales(c, chunk, b)[at] = q.scale[b];
 }
 
 void clb_cache_put(struct clb_cache *c, const struct clb_kernels *k, int layer, int head,
