@@ -201,9 +201,9 @@ MUTANTS: list[Change] = [
     ),
     (
         "src/cache.c",
-        "[at] = q.scale[i / CLB_BLOCK];",
-        """[at] = clb_mutates("scales of cached values")
-            ? clb_f16_to_f32(clb_f32_to_f16(q.scale[i / CLB_BLOCK])) : q.scale[i / CLB_BLOCK];""",
+        "value_scales(c, chunk, b)[at] = q.scale[b];",
+        """value_scales(c, chunk, b)[at] = clb_mutates("scales of cached values")
+            ? clb_f16_to_f32(clb_f32_to_f16(q.scale[b])) : q.scale[b];""",
     ),
 ]
 CONTRACTED: list[Change] = [
