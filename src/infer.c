@@ -4,10 +4,10 @@
 #include "infer.h"
 
 #include "transformer.h"
+#include "usage.h"
 
 #include <float.h>
 #include <math.h>
-#include <time.h>
 
 enum { DEFAULT_BATCH = 32, MAX_BATCH = 4096, MAX_THREADS = 1024 };
 
@@ -19,13 +19,6 @@ struct call {
     colibri_error *error;
     struct clb_state state;
 };
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int check_input(const struct colibri_model *m, const colibri_infer_options *o,
                        const int32_t *tokens, size_t n_tokens, colibri_error *error)
@@ -160,10 +153,10 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
     c.state.options = o;
     c.state.user = user;
     int32_t token = -1, generated = 0;
-    double start = seconds(), prefilled = start;
+    double start = clb_usage_seconds(), prefilled = start;
     if (!rc)
         rc = prefill(&c, tokens, n, &token);
-    prefilled = seconds();
+    prefilled = clb_usage_seconds();
     if (!rc)
         rc = decode(&c, token, n, &generated);
     if (stats)
@@ -171,7 +164,7 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
             .prompt_tokens = n,
             .generated_tokens = generated,
             .prefill_seconds = prefilled - start,
-            .decode_seconds = seconds() - prefilled,
+            .decode_seconds = clb_usage_seconds() - prefilled,
             .kv_bytes = c.state.cache.size,
             .kv = kv,
         };

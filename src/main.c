@@ -10,9 +10,11 @@
 #include "selftest.h"
 #include "sha256.h"
 #include "switch.h"
+#include "usage.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -110,6 +112,7 @@ struct output {
     size_t n_ids;
     double nll;
     FILE *trace; // NULL without --trace_routing
+    double load_seconds;
     colibri_error *error; // what went wrong in the callback
 };
 
@@ -245,8 +248,12 @@ static int print_json(const struct output *out, const colibri_model *model, cons
     }
     if (hash)
         printf("\"logits_hash\": \"clb1:%s\", ", hash);
-    printf("\"prefill_seconds\": %.6f, \"decode_seconds\": %.6f}\n", stats->prefill_seconds,
-           stats->decode_seconds);
+    const struct clb_usage usage = clb_usage_now();
+    printf("\"load_seconds\": %.6f, \"prefill_seconds\": %.6f, \"decode_seconds\": %.6f, "
+           "\"peak_rss_bytes\": %" PRIu64 ", \"page_faults\": %" PRIu64 ", \"read_bytes\": ",
+           out->load_seconds, stats->prefill_seconds, stats->decode_seconds, usage.peak_rss_bytes,
+           usage.page_faults);
+    printf(usage.read_bytes < 0 ? "null}\n" : "%" PRId64 "}\n", usage.read_bytes);
     return 0;
 }
 
@@ -279,8 +286,8 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
     return rc;
 }
 
-static int generate(const struct clb_options *o, const colibri_model *model, const int32_t *prompt,
-                    size_t n_prompt, colibri_error *error)
+static int generate(const struct clb_options *o, const colibri_model *model, double load_seconds,
+                    const int32_t *prompt, size_t n_prompt, colibri_error *error)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     colibri_info info;
@@ -305,7 +312,8 @@ static int generate(const struct clb_options *o, const colibri_model *model, con
         .on_warning = on_warning,
     };
     colibri_error in_callback = {0};
-    struct output out = {.options = o, .prompt = prompt, .error = &in_callback};
+    struct output out = {
+        .options = o, .prompt = prompt, .load_seconds = load_seconds, .error = &in_callback};
     clb_sha256_init(&out.hash);
     out.ids = malloc(((size_t)infer.n_tokens + 1) * sizeof *out.ids);
     int rc = out.ids ? 0 : clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the token ids");
@@ -329,15 +337,44 @@ static int generate(const struct clb_options *o, const colibri_model *model, con
     return rc;
 }
 
+// Whether the model is larger than the memory it can have: then storage sets the pace.
+static bool warn_of_storage(const colibri_model *model)
+{
+    colibri_info info;
+    colibri_model_info(model, &info);
+    int64_t available = clb_usage_available();
+    if (available < 0 || info.file_size <= (uint64_t)available)
+        return false;
+    fprintf(stderr,
+            "colibri: warning: the model has %" PRIu64 " MB, the memory %" PRId64 " MB available: "
+            "weights are read from storage again and again, and its speed is the limit\n",
+            info.file_size / 1000000, available / 1000000);
+    return true;
+}
+
+static void report_storage(void)
+{
+    const struct clb_usage usage = clb_usage_now();
+    if (usage.read_bytes >= 0)
+        fprintf(stderr, "colibri: read %" PRId64 " MB from storage in %" PRIu64 " page faults\n",
+                usage.read_bytes / 1000000, usage.page_faults);
+    else
+        fprintf(stderr, "colibri: waited for storage in %" PRIu64 " page faults\n",
+                usage.page_faults);
+}
+
 static int run(const struct clb_options *o, colibri_error *error)
 {
     colibri_load_options load = {.isa = o->isa, .verify = o->verify, .lock = o->use_mlock};
     colibri_model *model;
     int32_t *prompt = NULL;
     size_t n_prompt = 0;
+    double start = clb_usage_seconds();
     int rc = colibri_load_model(&model, o->model, o->config, &load, error);
+    double load_seconds = clb_usage_seconds() - start;
     if (rc)
         return rc;
+    bool larger = warn_of_storage(model);
     if (!o->prompt && !o->prompt_file && !o->tokens) { // --verify alone
         puts("verified: every checksum of the model matches");
     } else {
@@ -346,9 +383,11 @@ static int run(const struct clb_options *o, colibri_error *error)
             print_ids(",", prompt, n_prompt);
             puts("");
         } else if (!rc) {
-            rc = generate(o, model, prompt, n_prompt, error);
+            rc = generate(o, model, load_seconds, prompt, n_prompt, error);
         }
     }
+    if (larger)
+        report_storage();
     free(prompt);
     colibri_free_model(model);
     return rc;
