@@ -11,7 +11,6 @@ network stood still, cannot write any more: every verb that writes looks at the 
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import secrets
 import socket
@@ -19,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from colibri_deploy.account import user_name
 from colibri_deploy.board_shell import BoardShell
 from colibri_deploy.errors import BoardBusyError, ColibriDeployError
 
@@ -50,7 +50,7 @@ def board_lock(
 
 
 def _take(shell: BoardShell, root: str, nonce: str, on_wait: Callable[[str], None]) -> None:
-    owner = f"{getpass.getuser()}@{socket.gethostname()}, process {os.getpid()}"
+    owner = f"{user_name() or os.getuid()}@{socket.gethostname()}, process {os.getpid()}"
     seen, since = "", time.monotonic()
     while True:
         is_stale = seen and time.monotonic() - since >= STALE_SECONDS

@@ -132,6 +132,12 @@ class Connection:
         """What the board's SSH server calls itself, such as "SSH-2.0-dropbear_2022.83"."""
         return self._session.transport.remote_version
 
+    @property
+    def host_key(self) -> str:
+        """The key by which the board was recognised: "ssh-ed25519 SHA256:..."."""
+        key = self._session.transport.get_remote_server_key()
+        return f"{key.get_name()} {key.fingerprint}"
+
     def run(
         self,
         command: str,

@@ -8,9 +8,7 @@ that is not installed paramiko's parser does, and what it would misread is refus
 
 from __future__ import annotations
 
-import getpass
 import os
-import pwd
 import re
 import shlex
 import shutil
@@ -21,6 +19,7 @@ from pathlib import Path
 
 import paramiko
 
+from colibri_deploy.account import account_home, user_name
 from colibri_deploy.board import SSH_PORT, Board, parse_address
 from colibri_deploy.errors import SshConfigError, UnknownBoardError
 from colibri_deploy.process import run
@@ -151,13 +150,20 @@ def _jumps(board: Board, settings: _Settings) -> tuple[Board, ...]:
 
 def _look_up(board: Board) -> _Settings:
     """What the configuration says of a board, tokens expanded."""
+    user = user_name()
     if not board.ssh_config:
-        return _DEFAULTS | {"hostname": (board.host,), "user": (getpass.getuser(),)}
+        return _DEFAULTS | {"hostname": (board.host,), "user": (user or "",)}
+    if user is None:
+        raise SshConfigError(
+            f"user id {os.getuid()} has no account here, and ssh configurations are read by name: "
+            "set USER"
+        )
     program = shutil.which("ssh")
-    if program is not None and run([program, "-V"]).stderr.startswith("OpenSSH"):
-        settings = _ask_openssh(program, board)
+    # It ends at once for a user without an account.
+    if program is not None and run([program, "-V"], check=False).stderr.startswith("OpenSSH"):
+        settings = _ask_openssh(program, board, user)
     else:
-        settings = _ask_paramiko(board)
+        settings = _ask_paramiko(board, user)
     for keyword in _REFUSED:
         if settings.get(keyword, ("none",)) != ("none",):
             raise SshConfigError(
@@ -171,14 +177,9 @@ def _user_config() -> Path:
     return Path.home() / ".ssh" / "config"
 
 
-def _account_home() -> Path:
-    """The home directory of the account, which is what ssh uses whatever HOME says."""
-    return Path(pwd.getpwuid(os.getuid()).pw_dir)
-
-
-def _ask_openssh(program: str, board: Board) -> _Settings:
+def _ask_openssh(program: str, board: Board, local_user: str) -> _Settings:
     words = [program, "-G", "-T"]
-    if Path.home() != _account_home():  # here HOME counts, as for everything else
+    if Path.home() != account_home():  # here HOME counts, as for everything else
         words += ["-F", str(_user_config()) if _user_config().exists() else "none"]
     if board.user is not None and _PLAIN_USER.fullmatch(board.user):
         words += ["-l", board.user]
@@ -202,7 +203,7 @@ def _ask_openssh(program: str, board: Board) -> _Settings:
         "n": board.host,
         "p": str(port),
         "r": user,
-        "u": getpass.getuser(),
+        "u": local_user,
     }
     for keyword in ("identityfile", "identityagent"):
         if keyword in settings:
@@ -228,8 +229,9 @@ def _ask_openssh(program: str, board: Board) -> _Settings:
 def _file(value: str, tokens: Mapping[str, str]) -> str:
     """A path of ssh's answer, in the home directory that HOME says."""
     path = Path(_expand(value, tokens)).expanduser()
-    if path.is_relative_to(_account_home()):
-        path = Path.home() / path.relative_to(_account_home())
+    home = account_home()  # which is what ssh uses, whatever HOME says
+    if home is not None and path.is_relative_to(home):
+        path = Path.home() / path.relative_to(home)
     return str(path)
 
 
@@ -247,13 +249,13 @@ def _expand(value: str, tokens: Mapping[str, str]) -> str:
     return re.sub(r"%(.)|\$\{(\w+)\}", one, value)
 
 
-def _ask_paramiko(board: Board) -> _Settings:
+def _ask_paramiko(board: Board, local_user: str) -> _Settings:
     config = paramiko.SSHConfig()
     said = [] if board.port is None else [f"Port {board.port}"]
     if board.user is not None and _PLAIN_USER.fullmatch(board.user):
         said.append(f"User {board.user}")
     config.parse(said)  # what comes first counts
-    is_own_home = Path.home() == _account_home()
+    is_own_home = Path.home() == account_home()
     for path in (_user_config(), *([SYSTEM_CONFIG] if is_own_home else [])):
         if path.exists():
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -263,7 +265,7 @@ def _ask_paramiko(board: Board) -> _Settings:
             except paramiko.ConfigParseError as error:
                 raise SshConfigError(f"{path} cannot be read: {error}") from error
     found = config.lookup(board.host)
-    settings = _DEFAULTS | {"user": (getpass.getuser(),)}
+    settings = _DEFAULTS | {"user": (local_user,)}
     for keyword, value in found.items():
         settings[keyword] = tuple(value) if isinstance(value, list) else (value,)
     for keyword in ("userknownhostsfile", "globalknownhostsfile"):
@@ -281,5 +283,9 @@ def _refuse_what_is_misread(path: Path, lines: list[str]) -> None:
         if keyword in {"include", "match exec", "proxycommand"}:
             raise SshConfigError(
                 f"{path}, line {number}: {keyword.title()} is understood by OpenSSH's client only, "
-                "which is not installed here: install the package openssh-client"
+                + (
+                    "which is not installed here: install the package openssh-client"
+                    if account_home() is not None
+                    else f"which needs an account, and user id {os.getuid()} has none here"
+                )
             )

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
-import paramiko
 from click.shell_completion import CompletionItem
 from rich import box
 from rich.table import Table
@@ -229,8 +227,9 @@ def add(
     }
     make_entry(name, fields)  # complains before anything is asked
     board = replace(place, name=name, key=key, jump=resolve_jump(jump, load_boards(files)))
-    hosts = _NotingHosts(known_hosts, accept_host_key)
+    hosts = KnownHosts(known_hosts, accept_host_key)
     with _open(board, hosts, secrets_from(password_fd)) as connection:
+        host_key = connection.host_key
         facts = detect(connection)
     kind = _kind(name, facts, targets, target)
     entry = make_entry(name, fields | {"target": kind.name})
@@ -241,7 +240,7 @@ def add(
         record = {
             "board": name,
             "address": board.address,
-            "host_key": hosts.noted[-1],
+            "host_key": host_key,
             "file": str(path),
             "written": not dry_run,
             "entry": entry.model_dump(mode="json"),
@@ -250,7 +249,7 @@ def add(
         }
         print_json(record)
         return
-    click.echo(f"{name} ({board.address}) shows the host key {hosts.noted[-1]}")
+    click.echo(f"{name} ({board.address}) shows the host key {host_key}")
     _print_rows("", "the board says", _fact_rows(facts, kind))
     for finding in findings:
         if finding.verdict != "ok":
@@ -333,18 +332,7 @@ def _check(choice: BoardChoice) -> _Check:
     return _Check(choice, facts, compare(facts, choice.target, load_targets(engine_root())))
 
 
-@dataclass(frozen=True)
-class _NotingHosts(KnownHosts):
-    """known_hosts that notes each key it takes as "ssh-ed25519 SHA256:...", the board's last."""
-
-    noted: list[str] = field(default_factory=list)
-
-    def check(self, server: Any, key: paramiko.PKey) -> None:
-        super().check(server, key)
-        self.noted.append(f"{key.get_name()} {key.fingerprint}")
-
-
-def _open(board: Board, hosts: _NotingHosts, secrets: Secrets) -> Connection:
+def _open(board: Board, hosts: KnownHosts, secrets: Secrets) -> Connection:
     """Connects; a person at a terminal is asked whether an unknown host key is the board's."""
     while True:
         try:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -145,6 +146,22 @@ def test_a_push_over_a_line_with_a_latency_and_a_bandwidth(
     assert record["board"] == "sim:host,latency_ms=40,mb_per_s=0.5"
     assert record["bytes_sent"] > 1_000_000
     assert record["seconds"] > record["bytes_sent"] / 0.5e6
+
+
+def test_a_push_by_a_user_without_an_account(
+    build_dir: Path, require_program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    as_nobody = (require_program("unshare"), "--user", "--map-user", "54321")
+    verb = ("push", "--build-dir", build_dir, "--board", "sim:host", "--json")
+    nameless = dict.fromkeys(("LOGNAME", "USER", "LNAME", "USERNAME"), "")
+    done = run(
+        [*as_nobody, sys.executable, "-m", "colibri_deploy", *verb],
+        cwd=tmp_path,
+        env={**os.environ, **nameless, "HOME": str(tmp_path)},
+        check=False,
+    )
+    assert done.status == 0, done.stderr
+    assert report_of(done, "push")["bytes_sent"] > 100_000
 
 
 def test_what_a_slow_line_carries_arrives_whole(board: Board) -> None:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import getpass
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from colibri_deploy.board import Board, parse_address
 from colibri_deploy.errors import SshConfigError
+from colibri_deploy.process import run
 from colibri_deploy.ssh_config import Endpoint, route
 
 Write = Callable[[str], Path]
@@ -265,3 +268,40 @@ def test_another_ssh_is_not_asked(
     monkeypatch.setenv("PATH", str(client_home))
     config("Host board\n  Port 2222\n")
     assert route(parse_address("board"))[0].port == 2222
+
+
+ROUTE = """
+import sys
+from colibri_deploy.board import parse_address
+from colibri_deploy.errors import SshConfigError
+from colibri_deploy.ssh_config import route
+try:
+    (board,) = route(parse_address(sys.argv[1]))
+    print(board.user, board.host, board.port)
+except SshConfigError as error:
+    print(error.message)
+"""
+
+
+def test_a_user_without_an_account_has_to_have_a_name(
+    config: Write, require_program: Callable[[str], Path]
+) -> None:
+    """As in a container that was started with a user id alone; ssh itself refuses to run then."""
+    require_program("ssh")
+    unshare = require_program("unshare")
+    nameless = {**os.environ, **dict.fromkeys(("LOGNAME", "USER", "LNAME", "USERNAME"), "")}
+
+    def routed(name: str) -> str:
+        as_nobody = (unshare, "--user", "--map-user", "54321", sys.executable, "-c", ROUTE)
+        return run([*as_nobody, "board"], env={**nameless, "USER": name}).stdout.strip()
+
+    path = config("Host board\n  HostName 192.0.2.10\n  Port 2222\n")
+    assert routed("me") == "me 192.0.2.10 2222"
+    assert routed("") == (
+        "user id 54321 has no account here, and ssh configurations are read by name: set USER"
+    )
+    config("Include boards\n")
+    assert routed("me") == (
+        f"{path}, line 1: Include is understood by OpenSSH's client only, "
+        "which needs an account, and user id 54321 has none here"
+    )
