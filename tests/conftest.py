@@ -22,6 +22,9 @@ from typing import NoReturn
 
 import pytest
 from synthetic import SHAPES, write_checkpoint
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from colibri_deploy.build import build, plan
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint
@@ -32,6 +35,7 @@ from colibri_deploy.toolchain import find_toolchain
 pytest_plugins = ["board_fixtures", "bochs_fixtures"]  # of tests/python and tests/emulation
 
 ROOT = Path(__file__).resolve().parent.parent
+COMPUTING = ("emulation", "golden", "kernels")
 
 
 # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
@@ -139,6 +143,38 @@ def report_row(pytestconfig: pytest.Config) -> Callable[..., None]:
         tables.setdefault(title, []).append(cells)
 
     return add
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands over its tables."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["tables"] = session.config.stash.get(_TABLES, {})
+
+
+def pytest_testnodedown(node: WorkerController) -> None:
+    """Adds the tables of a worker to those of the session; a head that both have comes once."""
+    tables = node.config.stash.setdefault(_TABLES, {})
+    for title, rows in getattr(node, "workeroutput", {}).get("tables", {}).items():
+        known = tables.setdefault(title, [])
+        known += [row for row in rows if row not in known]
+
+
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """What runs where with `pytest -n 2`.
+
+    The directories that compute keep all cores busy by themselves, and share builds and models: one
+    worker runs them, in their order. Of the others, which mostly wait, each file goes to the worker
+    that is free.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0])
+        return "computing" if file.parent.name in COMPUTING else str(file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduler:
+    """The scheduler of `pytest -n`."""
+    return Scheduler(config, log)
 
 
 def pytest_terminal_summary(
