@@ -2,183 +2,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Independent reference of the numerics `clb1`: prints the generated ids and the logits hash.
 
-Written from docs/DESIGN.md and docs/FORMAT.md alone, without looking at the engine, so that the two
-can be compared bit for bit. It evaluates one token at a time. numpy does the elementwise
-`+ - * / sqrt` in float32, vectorised over the rows of a matrix; every sum that bears on a result is
-an explicit loop. Here a float matrix has the shape (columns, rows).
+Written from docs/DESIGN.md and docs/FORMAT.md (reference_file.py) alone, without looking at the
+engine, so that the two can be compared bit for bit. It evaluates one token at a time. numpy does
+the elementwise `+ - * / sqrt` in float32, vectorised over the rows of a matrix; every sum that
+bears on a result is an explicit loop. Here a float matrix has the shape (columns, rows).
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import math
-import struct
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from reference_file import F32 as F32
+from reference_file import PAIR_SIZES, Blocks, F, Matrix, check
+from reference_file import Model as Model
+from reference_file import load as load
 
-F32 = npt.NDArray[np.float32]
-F = np.float32
+Indices = npt.NDArray[np.int64]
 CHUNK = 256  # positions in a chunk of attention
-DTYPES = ("f32", "f16", "bf16", "q8", "q4", "mxfp4", "u8")
-SIZES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}
-PAIR_SIZES = {"q8": 1088, "q4": 576, "mxfp4": 576}
-SCALE_TYPES = {"q8": "f16", "q4": "f16", "mxfp4": "bf16"}
-MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], F)
 KV_TYPES = ("f32", "f16", "q8")
-CONFIG_KEYS = set(
-    "config_version architecture n_layers hidden_size n_heads n_kv_heads head_dim ffn_size "
-    "vocab_size n_experts top_k max_positions sliding_window norm_eps attention_scale rope_scale "
-    "bos_id eos_ids".split()
-)
-
-
-def check(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
-# ---- The two files ----
-
-
-def widened(raw: npt.NDArray[np.uint8], dtype: str) -> F32:
-    """Stored f32, f16 or bf16, exactly."""
-    if dtype == "bf16":
-        return (raw.view("<u2").astype(np.uint32) << 16).view(F)
-    return raw.view("<f2" if dtype == "f16" else "<f4").astype(F)
-
-
-@dataclass
-class Blocks:
-    """A q8, q4 or mxfp4 matrix: integers (blocks, rows, 32) held as f32, scales (blocks, rows)."""
-
-    integers: F32
-    scales: F32
-
-
-Matrix = F32 | Blocks
-
-
-@dataclass
-class Section:
-    name: str
-    dtype: str
-    tiled: bool
-    n_layers: int
-    n_experts: int
-    rows: int
-    cols: int
-    offset: int
-    layer_stride: int
-    expert_stride: int
-    item_size: int
-    first_crc: int
-
-    def start(self, layer: int, expert: int) -> int:
-        return self.offset + layer * self.layer_stride + expert * self.expert_stride
-
-    def implied_size(self) -> int:
-        rows, cols = -(-self.rows // 16) * 16, -(-self.cols // 64) * 64
-        if self.dtype in PAIR_SIZES:
-            return rows // 16 * (cols // 64) * PAIR_SIZES[self.dtype]
-        count = rows * cols if self.tiled else self.rows * self.cols
-        return count * SIZES[self.dtype]
-
-
-@dataclass
-class Model:
-    config: dict[str, Any]
-    sections: dict[str, Section]
-    data: npt.NDArray[np.uint8]
-    cache: dict[tuple[str, int, int], Matrix] = field(default_factory=dict)
-
-    def matrix(self, name: str, layer: int = 0, expert: int = 0) -> Matrix:
-        key = (name, layer, expert)
-        if key not in self.cache:
-            self.cache[key] = self._decode(self.sections[name], layer, expert)
-        return self.cache[key]
-
-    def vector(self, name: str, layer: int = 0) -> F32:
-        matrix = self.matrix(name, layer)
-        assert not isinstance(matrix, Blocks)
-        return matrix[:, 0]
-
-    def _decode(self, s: Section, layer: int, expert: int) -> Matrix:
-        start = s.start(layer, expert)
-        raw = self.data[start : start + s.item_size]
-        tiles = -(-s.rows // 16)
-        if s.dtype in PAIR_SIZES:
-            pairs = raw.reshape(tiles, -1, PAIR_SIZES[s.dtype])
-            scales = widened(np.ascontiguousarray(pairs[:, :, :64]), SCALE_TYPES[s.dtype])
-            scales = scales.reshape(tiles, -1, 2, 16).transpose(1, 2, 0, 3)
-            packed = np.ascontiguousarray(pairs[:, :, 64:])
-            if s.dtype == "q8":
-                integers = packed.view(np.int8).astype(F)
-            else:
-                packed = packed.reshape(-1, 64)  # to the 64 low halves, then the 64 high ones
-                codes = np.concatenate([packed % 16, packed // 16], axis=1)
-                integers = MXFP4[codes] if s.dtype == "mxfp4" else codes.astype(F) - F(8)
-            integers = integers.reshape(tiles, -1, 2, 8, 16, 4).transpose(1, 2, 0, 4, 3, 5)
-            return Blocks(
-                integers.reshape(-1, tiles * 16, 32)[:, : s.rows],
-                scales.reshape(-1, tiles * 16)[:, : s.rows],
-            )
-        values = widened(raw, s.dtype)
-        if s.tiled:
-            values = values.reshape(tiles, -1, 16).transpose(1, 0, 2).reshape(-1, tiles * 16)
-            return np.ascontiguousarray(values[: s.cols, : s.rows])
-        return np.ascontiguousarray(values.reshape(s.rows, s.cols).T)
-
-
-def load_sections(data: npt.NDArray[np.uint8]) -> dict[str, Section]:
-    check(len(data) >= 128 and bytes(data[:16]) == b"COLIBRIv1" + bytes(7), "magic")
-    header = struct.unpack("<IIIIQQQII60xI", data[16:128].tobytes())
-    version, order, n_sections, n_items, size, sections_at, crcs_at = header[:7]
-    check(zlib.crc32(data[:124].tobytes()) == header[9], "header CRC")
-    check(version == 1 and order == 0x01020304 and 1 <= n_sections <= 256, "header")
-    check(size == len(data), "file size")
-    check(sections_at == 128 and crcs_at == 128 + 128 * n_sections, "table offsets")
-    table, items = data[128:crcs_at].tobytes(), data[crcs_at : crcs_at + 4 * n_items].tobytes()
-    check(zlib.crc32(table) == header[7], "section table CRC")
-    check(zlib.crc32(items) == header[8], "CRC table CRC")
-    crcs = np.frombuffer(items, "<u4")
-    sections: dict[str, Section] = {}
-    next_crc = 0
-    for entry in struct.iter_unpack("<32s6I4QI36x", table):
-        name = entry[0].rstrip(b"\0").decode("ascii")
-        check(entry[1] < len(DTYPES) and entry[2] < 2 and name not in sections, f"{name}: entry")
-        s = Section(name, DTYPES[entry[1]], entry[2] == 1, *entry[3:])
-        check(s.tiled or s.dtype not in PAIR_SIZES, f"{name}: dtype")
-        check(s.item_size == s.implied_size(), f"{name}: item size")
-        check(s.first_crc == next_crc, f"{name}: first_crc")
-        for i in range(s.n_layers * s.n_experts):
-            start = s.start(*divmod(i, s.n_experts))
-            check(start % (4096 if s.tiled else 64) == 0, f"{name}: alignment of item {i}")
-            check(start + s.item_size <= size, f"{name}: item {i} beyond the end")
-            crc = zlib.crc32(data[start : start + s.item_size].tobytes())
-            check(crc == crcs[next_crc + i], f"{name}: CRC of item {i}")
-        next_crc += s.n_layers * s.n_experts
-        sections[name] = s
-    check(next_crc == n_items, "n_items")
-    return sections
-
-
-def load(directory: str | Path) -> Model:
-    config = json.loads(Path(directory, "config.json").read_text(encoding="utf-8"))
-    check(set(config) == CONFIG_KEYS, f"config.json: keys {set(config) ^ CONFIG_KEYS}")
-    check(config["config_version"] == 1, "config_version")
-    check(config["architecture"] in ("mixtral", "llama"), "architecture")
-    for key in ("norm_eps", "attention_scale", "rope_scale"):
-        check(0 < float(F(config[key])) < math.inf, f"{key}: not positive and finite in float32")
-    data = np.memmap(Path(directory, "model.bin"), np.uint8, "r")
-    return Model(config, load_sections(data), data)
 
 
 # ---- The elementary functions ----
@@ -243,6 +89,24 @@ def maximum(a: F32, b: F32 | np.float32) -> F32:
     return np.where(a > b, a, b)
 
 
+def clipped(x: F32, limit: np.float32, low: bool = True) -> F32:
+    """Limited to -`limit` (if `low`) to `limit`; NaN stays NaN."""
+    y = np.where(x > F(0) - limit, x, F(0) - limit) if low else x
+    return np.where(np.isnan(x), x, np.where(y < limit, y, limit))
+
+
+def plain_sum(x: F32) -> np.float32:
+    """From left to right, starting at +0."""
+    total = F(0)
+    for term in x:
+        total = total + term
+    return total
+
+
+def sigmoid(x: F32) -> F32:
+    return F(1) / (F(1) + exp(F(0) - x))
+
+
 def silu(x: F32) -> F32:
     return x / (F(1) + exp(F(0) - x))
 
@@ -276,10 +140,16 @@ def layer_norm(x: F32, w: F32, b: F32, eps: np.float32) -> F32:
     return (d * f) * w + b
 
 
+def rope_half(x: F32, sin: F32, cos: F32) -> F32:
+    """Vectors, each element of the first half rotated with one of the second."""
+    a, b = np.split(x, 2, axis=-1)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
 def rope_pairs(x: F32, sin: F32, cos: F32) -> F32:
-    """A head, rotated in pairs."""
-    a, b = x[0::2], x[1::2]
-    return np.stack([a * cos - b * sin, b * cos + a * sin], axis=1).reshape(-1)
+    """Vectors, rotated in pairs of neighbours."""
+    a, b = x[..., 0::2], x[..., 1::2]
+    return np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)
 
 
 def sines(position: int, inv_freq: F32, rope_scale: np.float32) -> tuple[F32, F32]:
@@ -299,7 +169,54 @@ def sines(position: int, inv_freq: F32, rope_scale: np.float32) -> tuple[F32, F3
     return sine.astype(F) * rope_scale, cosine.astype(F) * rope_scale
 
 
+# ---- Routing ----
+
+
+def best(rank: F32, n: int) -> Indices:
+    """The indices of the n largest ranks, ascending; of equals the lower goes first."""
+    return np.sort(np.argsort(-rank, kind="stable")[:n])
+
+
+def choose(rank: F32, top_k: int, n_groups: int, top_groups: int, by_sum: bool) -> Indices:
+    """The indices of the chosen experts, ascending, from the groups that are kept.
+
+    A group's rank is the sum of its two largest, or the largest.
+    """
+    if n_groups > 1:
+        groups = np.sort(rank.reshape(n_groups, -1), axis=1)[:, ::-1]
+        group_rank = groups[:, 0]
+        if by_sum and groups.shape[1] > 1:
+            group_rank = groups[:, 0] + groups[:, 1]
+        kept = np.isin(np.arange(n_groups), best(group_rank, top_groups))
+        rank = np.where(np.repeat(kept, groups.shape[1]), rank, F(-math.inf))
+    return best(rank, top_k)
+
+
+def sparsemixer(logits: F32, jitter: np.float32) -> tuple[Indices, F32]:
+    """The two chosen experts, ascending, and their weights."""
+    weights: dict[int, np.float32] = {}
+    left = np.ones(len(logits), np.bool_)
+    for _ in range(2):
+        expert = int(np.argmax(np.where(left, logits, F(-math.inf))))
+        m = logits[expert]
+        far = (m - logits) / maximum(np.abs(logits), m) > F(2) * jitter
+        total = sum16(np.where(left & ~far, exp(logits - m), F(0)))
+        weights[expert] = np.float32(1 / total)
+        left[expert] = False
+    experts = np.array(sorted(weights))
+    return experts, np.array([weights[int(expert)] for expert in experts], F)
+
+
 # ---- The model ----
+
+Merged = tuple[F32, F32, F32]  # m, l and o of attention, or those of one chunk
+
+
+def merge(one: Merged, other: Merged) -> Merged:
+    (m, l, o), (mc, lc, oc) = one, other  # noqa: E741
+    mn = maximum(m, mc)
+    a, b = exp(m - mn), exp(mc - mn)
+    return mn, l * a + lc * b, o * a + oc * b
 
 
 class State:
@@ -309,21 +226,40 @@ class State:
         c = model.config
         self.model, self.position = model, 0
         self.kv = kv
+        key_dim = value_dim = c["head_dim"]
+        if c["kv_rank"]:
+            key_dim, value_dim = c["kv_rank"] + c["rope_dim"], c["kv_rank"]
         shape = (c["n_layers"], c["n_kv_heads"], capacity)
-        self.keys = np.zeros((*shape, c["head_dim"]), F)  # the integers, if kv is q8
-        self.values = np.zeros_like(self.keys)
-        self.key_scales = np.zeros((*shape, -(-c["head_dim"] // 32)), F)  # q8 only
-        self.value_scales = np.zeros_like(self.key_scales)
-        self.eps = F(c["norm_eps"])
+        self.keys = np.zeros((*shape, key_dim), F)  # the integers, if kv is q8
+        self.values = np.zeros((*shape, value_dim), F)
+        self.key_scales = np.zeros((*shape, -(-key_dim // 32)), F)  # q8 only
+        self.value_scales = np.zeros((*shape, -(-value_dim // 32)), F)
+
+    def product(self, name: str, x: F32, layer: int = 0, expert: int = 0) -> F32:
+        """A matrix times x, plus the bias if there is one."""
+        y = linear(self.model.matrix(name, layer, expert), x)
+        return self.biased(name.removesuffix("_weights"), y, layer, expert)
+
+    def biased(self, name: str, y: F32, layer: int = 0, expert: int = 0) -> F32:
+        name = f"{name}_bias"
+        return y + self.model.vector(name, layer, expert) if name in self.model.sections else y
+
+    def norm(self, name: str, x: F32, layer: int = 0, eps: str = "norm_eps") -> F32:
+        """A layer norm if there is a bias."""
+        w, c = self.model.vector(name, layer), self.model.config
+        if f"{name}_bias" in self.model.sections:
+            return layer_norm(x, w, self.model.vector(f"{name}_bias", layer), c[eps])
+        return norm(x, w, c[eps])
 
     def store(self, layer: int, keys: F32, values: F32) -> None:
         """Put the keys and values (heads, dim) of the current position into the cache."""
         at = layer, slice(None), self.position
         if self.kv == "q8":
-            dim = keys.shape[1]
+            dims = keys.shape[1], values.shape[1]
             (keys, key_scales), (values, self.value_scales[at]) = quantise(keys), quantise(values)
             self.key_scales[at] = key_scales.astype(np.float16)
-            keys, values = (one.reshape(len(one), -1)[:, :dim] for one in (keys, values))
+            keys = keys.reshape(len(keys), -1)[:, : dims[0]]
+            values = values.reshape(len(values), -1)[:, : dims[1]]
         kv_type = np.float16 if self.kv == "f16" else F
         self.keys[at], self.values[at] = keys.astype(kv_type), values.astype(kv_type)
 
@@ -353,89 +289,182 @@ class State:
 
     def attend(self, layer: int, q: F32) -> F32:
         """The heads' outputs for the queries q (key/value heads, heads of each, dim)."""
-        window, p = self.model.config["sliding_window"], self.position
+        c, p = self.model.config, self.position
+        window = c["sliding_window"] if layer in c["window_layers"] else 0
         low = max(0, p - window + 1) if window else 0  # the oldest valid position
-        merged: tuple[F32, F32, F32] | None = None
+        merged: Merged | None = None
         for start in range(low // CHUNK * CHUNK, p + 1, CHUNK):
             end = min(p + 1, start + CHUNK)
             s = self.scores(layer, q, start, end)
             valid = np.arange(start, end) >= low
             mc: F32 = np.max(s[:, :, valid], axis=2, keepdims=True)
             e = np.where(valid & (s != F(-math.inf)), exp(s - mc), F(0))
-            lc, oc = sum16(e)[:, :, None], np.zeros_like(q)
+            lc, oc = sum16(e)[:, :, None], np.zeros((*q.shape[:2], self.values.shape[3]), F)
             for j in range(start, end):  # the product with an e of 0 is NaN if v is not finite
                 oc += self.weighted(layer, j, e[:, :, j - start])
-            if merged is None:
-                merged = mc, lc, oc
-            else:
-                m, l, o = merged  # noqa: E741
-                mn = np.where(m > mc, m, mc)
-                a, b = exp(m - mn), exp(mc - mn)
-                merged = mn, l * a + lc * b, o * a + oc * b
+            merged = merge(merged, (mc, lc, oc)) if merged else (mc, lc, oc)
         assert merged is not None
+        if "attention_sinks" in self.model.sections:
+            sinks = self.model.vector("attention_sinks", layer).reshape(*q.shape[:2], 1)
+            merged = merge(merged, (sinks, np.ones_like(sinks), np.zeros_like(merged[2])))
         return merged[2] * (F(1) / merged[1])
 
+    def rotate(self, x: F32) -> F32:
+        """RoPE of all elements of each of the vectors x."""
+        c = self.model.config
+        if not c["rope_dim"]:
+            return x
+        sin, cos = sines(self.position, self.model.vector("rope"), c["rope_scale"])
+        return (rope_half if c["rope_kind"] == "half" else rope_pairs)(x, sin, cos)
+
+    def heads(self, layer: int, which: str, h: F32) -> F32:
+        """The q, k or v (heads, dim), of attention that is not latent."""
+        c = self.model.config
+        x = self.product(f"attention_{which}", h, layer).reshape(-1, c["head_dim"])
+        name = f"attention_{which}_norm"
+        if name in self.model.sections:
+            whole = self.model.sections[name].cols == x.size
+            vectors = x.reshape(1, -1) if whole else x
+            x = np.stack([self.norm(name, one, layer) for one in vectors]).reshape(x.shape)
+        if c["qk_clip"] is not None:
+            x = clipped(x, c["qk_clip"])
+        if which == "v":
+            return x
+        first, others = x[:, : c["rope_dim"]], x[:, c["rope_dim"] :]
+        return np.concatenate([self.rotate(first), others], axis=1)
+
+    def latent(self, layer: int, h: F32) -> tuple[F32, F32]:
+        """The key (1, kv_rank + rope_dim) and the queries (heads, kv_rank + rope_dim)."""
+        c, rank = self.model.config, self.model.config["kv_rank"]
+        u = self.product("attention_kv_a", h, layer)
+        latent = self.norm("attention_kv_a_norm", u[:rank], layer, "latent_norm_eps")
+        key = np.concatenate([latent, self.rotate(u[rank:])])[None]
+        if c["q_rank"]:
+            a = self.product("attention_q_a", h, layer)
+            h = self.norm("attention_q_a_norm", a, layer, "latent_norm_eps")
+        queries = []
+        q = self.product("attention_q", h, layer).reshape(c["n_heads"], -1)
+        for head, one in enumerate(q):
+            plain, rotated = np.split(one, [c["head_dim"] - c["rope_dim"]])
+            absorbed = self.product("attention_k_b", plain, layer, head)
+            queries.append(np.concatenate([absorbed, self.rotate(rotated)]))
+        return key, np.stack(queries)
+
     def attention(self, layer: int, h: F32) -> F32:
-        model, c, p = self.model, self.model.config, self.position
-        sin, cos = sines(p, model.vector("rope"), F(c["rope_scale"]))
+        c = self.model.config
+        if c["kv_rank"]:
+            key, q = self.latent(layer, h)
+            self.store(layer, key, key[:, : c["kv_rank"]])
+        else:
+            q, k, v = (self.heads(layer, which, h) for which in "qkv")
+            self.store(layer, k, v)
+        q = q * c["attention_scale"]
+        o = self.attend(layer, q.reshape(c["n_kv_heads"], -1, q.shape[1]))
+        if c["kv_rank"]:
+            heads = enumerate(o.reshape(c["n_heads"], -1))
+            o = np.stack([self.product("attention_v_b", one, layer, head) for head, one in heads])
+        return self.product("attention_o", o.reshape(-1), layer)
 
-        def heads(name: str) -> F32:
-            return linear(model.matrix(name, layer), h).reshape(-1, c["head_dim"])
-
-        def rotate(x: F32) -> F32:
-            a, b = np.split(x, 2, axis=1)
-            return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
-
-        self.store(layer, rotate(heads("attention_k")), heads("attention_v"))
-        q = rotate(heads("attention_q")) * F(c["attention_scale"])
-        o = self.attend(layer, q.reshape(c["n_kv_heads"], -1, c["head_dim"]))
-        return linear(model.matrix("attention_o", layer), o.reshape(-1))
-
-    def experts(self, layer: int, h: F32) -> list[tuple[int, np.float32]]:
-        """The chosen experts in ascending order, with their weights."""
-        if not self.model.config["n_experts"]:
-            return [(0, F(1))]
-        router = linear(self.model.matrix("router", layer), h)
-        if not np.all(np.isfinite(router)):
+    def route(self, layer: int, h: F32) -> tuple[Indices, F32]:
+        """The chosen experts in ascending order, and their weights."""
+        c = self.model.config
+        if not c["n_experts"]:
+            return np.zeros(1, np.int64), np.ones(1, F)
+        logits = self.product("router", h, layer)
+        if not np.all(np.isfinite(logits)):
             raise ArithmeticError("a router logit is not finite")
-        chosen = np.sort(np.argsort(-router, kind="stable")[: self.model.config["top_k"]])
-        e = exp(router[chosen] - np.max(router[chosen]))
-        total = F(0)
-        for term in e:
-            total = total + term
-        return [(int(expert), weight) for expert, weight in zip(chosen, e / total, strict=True)]
+        over_all = c["router_weights"] == "all"
+        groups = c["n_groups"], c["top_groups"]
+        if c["router_score"] == "sparsemixer":
+            chosen, weights = sparsemixer(logits, c["router_jitter"])
+        elif c["router_score"] == "sigmoid":
+            score = rank = sigmoid(logits)
+            if "router_correction" in self.model.sections:
+                rank = score + self.model.vector("router_correction", layer)
+            chosen = choose(rank, c["top_k"], *groups, by_sum=True)
+            weights = score[chosen]
+            if not over_all:
+                weights = weights / (plain_sum(weights) + F(1e-20))
+        else:
+            chosen = choose(logits, c["top_k"], *groups, by_sum=False)
+            if over_all:
+                e = exp(logits - np.max(logits))
+                weights = (e / sum16(e))[chosen]
+            else:
+                e = exp(logits[chosen] - np.max(logits[chosen]))
+                weights = e / plain_sum(e)
+        return chosen, weights * c["router_scale"]
 
-    def ffn(self, layer: int, h: F32) -> F32:
-        matrix, acc = self.model.matrix, np.zeros_like(h)
-        for expert, weight in self.experts(layer, h):
-            gate = linear(matrix("gate_weights", layer, expert), h)
-            up = linear(matrix("up_weights", layer, expert), h)
-            y = linear(matrix("down_weights", layer, expert), silu(gate) * up)
-            acc = acc + weight * y
+    def ffn(self, kind: str, h: F32, layer: int, expert: int = 0) -> F32:
+        """One FFN; `kind` is "", "dense_" or "shared_"."""
+        c = self.model.config
+        up = self.product(f"{kind}up_weights", h, layer, expert)
+        gated = f"{kind}gate_weights" in self.model.sections
+        gate = self.product(f"{kind}gate_weights", h, layer, expert) if gated else up
+        if c["activation"] == "swiglu_oai":
+            gate = clipped(gate, c["activation_limit"], low=False)
+            up = clipped(up, c["activation_limit"])
+            a = silu(gate * F(1.702)) * ((up + F(1)) * F(1 / 1.702))
+        else:
+            a = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh}[c["activation"]](gate)
+            a = a * up if gated else a
+        return self.product(f"{kind}down_weights", a, layer, expert)
+
+    def mixture(self, layer: int, h: F32) -> F32:
+        """The experts of a layer, counted from 0 among the layers that have some."""
+        acc = np.zeros_like(h)
+        for expert, weight in zip(*self.route(layer, h), strict=True):
+            acc = acc + weight * self.ffn("", h, layer, int(expert))
+        if self.model.config["shared_ffn_size"]:
+            s = self.ffn("shared_", h, layer)
+            if "shared_router" in self.model.sections:
+                z = self.product("shared_router", h, layer)
+                if len(z) == 1:
+                    s = sigmoid(z) * s
+                else:
+                    e = exp(z - maximum(z[:1], z[1:]))
+                    acc = acc * (e[1] / (e[0] + e[1]))
+                    s = (e[0] / (e[0] + e[1])) * s
+            acc = acc + s
         return acc
 
-    def feed(self, token: int) -> F32:
-        """Evaluate a token; the result is the residual stream after the last layer."""
+    def embedding(self, token: int) -> F32:
         model, c = self.model, self.model.config
-        check(0 <= token < c["vocab_size"], f"token {token} is not in the vocabulary")
-        check(self.position < c["max_positions"], "the sequence is too long")
         table = model.matrix("embeddings")
         if isinstance(table, Blocks):
             blocks = table.integers[:, token] * table.scales[:, token, None]
-            x = blocks.reshape(-1)[: c["hidden_size"]]
+            x: F32 = blocks.reshape(-1)[: c["hidden_size"]]
         else:
             x = table[:, token]
+        x = x * c["embedding_scale"]
+        if "position_embeddings" in model.sections:
+            x = x + model.vector("position_embeddings", row=self.position)
+        return x
+
+    def feed(self, token: int) -> F32:
+        """Evaluate a token; the result is the residual stream after the last layer."""
+        c = self.model.config
+        check(0 <= token < c["vocab_size"], f"token {token} is not in the vocabulary")
+        check(self.position < c["max_positions"], "the sequence is too long")
+        x = self.embedding(token)
+        n_dense = 0
         for layer in range(c["n_layers"]):
-            h = norm(x, model.vector("attention_norm", layer), self.eps)
-            x = x + self.attention(layer, h)
-            h = norm(x, model.vector("ffn_norm", layer), self.eps)
-            x = x + self.ffn(layer, h)
+            h = self.norm("attention_norm", x, layer)
+            x = x + c["residual_scale"] * self.attention(layer, h)
+            h = self.norm("ffn_norm", x, layer)
+            if layer in c["dense_layers"]:
+                acc = np.zeros_like(h) + self.ffn("dense_", h, n_dense)
+                n_dense += 1
+            else:
+                acc = self.mixture(layer - n_dense, h)
+            x = x + c["residual_scale"] * acc
         self.position += 1
         return x
 
     def logits(self, x: F32) -> F32:
         name = "lm_head" if "lm_head" in self.model.sections else "embeddings"
-        result = linear(self.model.matrix(name), norm(x, self.model.vector("final_norm"), self.eps))
+        result: F32 = linear(self.model.matrix(name), self.norm("final_norm", x))
+        result = self.biased("lm_head", result) * self.model.config["logit_scale"]
         if not np.all(np.isfinite(result)):
             raise ArithmeticError("a logit is not finite")
         return result
