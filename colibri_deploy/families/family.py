@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from colibri_deploy.checkpoint import Raw
+from colibri_deploy.mapped_tensor import Raw
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.model_config import ModelConfig
 from colibri_deploy.tiles import FloatArray

@@ -79,7 +79,7 @@ class HubConfig:
     def rope(self) -> Mapping[str, Any]:
         """RoPE's parameters in the style of transformers 5, `rope_type` filled in.
 
-        `rope_theta` is there if the config has it anywhere.
+        `rope_theta` and the lengths are there if the config has them anywhere.
         """
         name = "rope_scaling" if self.has("rope_scaling") else "rope_parameters"
         parameters = self._config.get(name)
@@ -91,9 +91,14 @@ class HubConfig:
             raise self.refuse(name, "expected one set of parameters for all layers")
         parameters = dict(parameters)
         parameters.setdefault("rope_type", parameters.get("type", "default"))
-        for key in ("rope_theta", "partial_rotary_factor"):
+        for key in ("rope_theta", "partial_rotary_factor", "max_position_embeddings"):
             if self.has(key):
                 parameters.setdefault(key, self._config[key])
+        original = "original_max_position_embeddings"
+        if self.has(original):
+            parameters[original] = self._config[original]
+        elif self.has("max_position_embeddings"):
+            parameters.setdefault(original, self._config["max_position_embeddings"])
         return parameters
 
     def refuse_if_set(self, name: str, allowed: tuple[object, ...] = (None, False)) -> None:

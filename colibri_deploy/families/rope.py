@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """RoPE's inverse frequencies, as transformers computes them (`modeling_rope_utils.py`, 5.x).
 
-Every operation is one float32 operation of the reference. Only the power is taken with the digits
-of `decimal` and then rounded: a libm's `powf` differs from machine to machine in the last bit,
+Every operation is one float32 operation of the reference. Only powers and logarithms are taken with
+the digits of `decimal` and then rounded: a libm's differ from machine to machine in the last bit,
 and the bits of `model.bin` must not.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,35 +22,95 @@ from colibri_deploy.families.hub_config import HubConfig, is_number
 from colibri_deploy.tiles import FloatArray
 
 
-def inverse_frequencies(hub: HubConfig, head_dim: int, default_theta: float) -> FloatArray:
-    """Inverse frequencies [head_dim / 2] of a checkpoint, scaling included.
+@dataclasses.dataclass(frozen=True)
+class Rope:
+    """What a checkpoint's config says about RoPE."""
 
-    Raises ConversionError for a kind of scaling, or a rotated part of the head, that the engine
-    does not know.
+    frequencies: FloatArray  # [rotated / 2], inverse, scaling included
+    scale: float = 1.0  # of cosines and sines
+    longest: int | None = None  # the longest sequence that they hold for; None: any
+
+
+def read_rope(
+    hub: HubConfig,
+    head_dim: int,
+    default_theta: float,
+    *,
+    partial: float | None = None,
+    kinds: tuple[str, ...] = ("default", "linear", "llama3", "yarn", "longrope"),
+) -> Rope:
+    """RoPE of heads of `head_dim` elements.
+
+    `partial` is the family's default of `partial_rotary_factor`, if it knows that key. `kinds` are
+    the scalings that it computes. Raises ConversionError, naming the key, for others, and for a
+    rotated part of the head where the family has none.
     """
     parameters = hub.rope()
     kind = parameters["rope_type"]
-    if not isinstance(kind, str) or kind not in _SCALINGS:
+    if kind not in kinds:
         raise ConversionError(
-            f"config.json: RoPE scaling of type {kind!r} is not supported, "
-            f"only {', '.join(_SCALINGS)}"
+            f"config.json: RoPE scaling of type {kind!r} is not supported, only {', '.join(kinds)}"
         )
-    if parameters.get("partial_rotary_factor", 1) != 1:
+    rotated = head_dim
+    if partial is not None:
+        rotated = int(head_dim * _number(parameters, "partial_rotary_factor", partial))
+    elif parameters.get("partial_rotary_factor", 1) != 1:
         factor = parameters["partial_rotary_factor"]
         raise ConversionError(
             f"config.json: partial_rotary_factor is {factor}, only 1 is supported"
         )
+    if not 0 < rotated <= head_dim:
+        raise ConversionError(
+            f"config.json: partial_rotary_factor rotates {rotated} of {head_dim} elements"
+        )
+    if kind == "yarn" and rotated % 2:
+        raise ConversionError(f"config.json: yarn needs an even number of elements, not {rotated}")
     theta = _number(parameters, "rope_theta", default_theta)
-    return _SCALINGS[kind](_unscaled(theta, head_dim), parameters)
+    powers = _powers(theta, rotated)
+    plain = np.float32(1) / powers
+    match kind:
+        case "linear":
+            return Rope(_linear(plain, parameters))
+        case "llama3":
+            return Rope(_llama3(plain, parameters))
+        case "yarn":
+            return _yarn(powers, theta, rotated, parameters)
+        case "longrope":
+            return _longrope(powers, parameters)
+        case _:
+            return Rope(plain)
 
 
-def _unscaled(theta: float, head_dim: int) -> FloatArray:
-    """1 / theta ** (arange(0, D, 2) / D)."""
-    exponents = np.arange(0, head_dim, 2).astype(np.float32) / np.float32(head_dim)
+def inverse_frequencies(hub: HubConfig, head_dim: int, default_theta: float) -> FloatArray:
+    """Inverse frequencies [head_dim / 2] of `read_rope`."""
+    return read_rope(hub, head_dim, default_theta).frequencies
+
+
+def yarn_magnitude(factor: float, weight: float) -> float:
+    """By how much YaRN enlarges q and k for a context that is `factor` times as long."""
+    return 1.0 if factor <= 1 else 0.1 * weight * _log(factor) + 1.0
+
+
+def yarn_factor(parameters: Mapping[str, Any]) -> float:
+    """How many times as long as in training a context may be."""
+    if parameters.get("factor") is not None:
+        return _number(parameters, "factor")
+    original = _number(parameters, "original_max_position_embeddings")
+    return _number(parameters, "max_position_embeddings") / original
+
+
+def _powers(theta: float, rotated: int) -> FloatArray:
+    """theta ** (arange(0, rotated, 2) / rotated)."""
+    exponents = np.arange(0, rotated, 2).astype(np.float32) / np.float32(rotated)
     base = decimal.Decimal(float(np.float32(theta)))
     with decimal.localcontext(decimal.Context(prec=40)):
         powers = [float(base ** decimal.Decimal(float(exponent))) for exponent in exponents]
-    return np.float32(1) / np.array(powers, dtype=np.float32)
+    return np.array(powers, dtype=np.float32)
+
+
+def _log(value: float) -> float:
+    with decimal.localcontext(decimal.Context(prec=40)):
+        return float(decimal.Decimal(value).ln())
 
 
 def _linear(frequencies: FloatArray, parameters: Mapping[str, Any]) -> FloatArray:
@@ -75,15 +136,62 @@ def _llama3(frequencies: FloatArray, parameters: Mapping[str, Any]) -> FloatArra
     return np.where(~is_short & ~is_long, between, scaled).astype(np.float32)
 
 
-_SCALINGS: dict[str, Callable[[FloatArray, Mapping[str, Any]], FloatArray]] = {
-    "default": lambda frequencies, parameters: frequencies,
-    "linear": _linear,
-    "llama3": _llama3,
-}
+def _yarn(powers: FloatArray, theta: float, rotated: int, parameters: Mapping[str, Any]) -> Rope:
+    """YaRN (https://arxiv.org/abs/2309.00071): long wavelengths slowed down, short ones kept."""
+    factor = yarn_factor(parameters)
+    length = _number(parameters, "original_max_position_embeddings")
+    scale = parameters.get("attention_factor")
+    if scale is not None:
+        scale = _number(parameters, "attention_factor")
+    elif parameters.get("mscale") and parameters.get("mscale_all_dim"):
+        scale = yarn_magnitude(factor, _number(parameters, "mscale"))
+        scale /= yarn_magnitude(factor, _number(parameters, "mscale_all_dim"))
+    else:
+        scale = yarn_magnitude(factor, 1.0)
+
+    def dimension(rotations: float) -> float:
+        """The element that turns so often within the original length."""
+        return rotated * _log(length / (rotations * 2 * math.pi)) / (2 * _log(theta))
+
+    low = dimension(_number(parameters, "beta_fast", 32.0))
+    high = dimension(_number(parameters, "beta_slow", 1.0))
+    if parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotated - 1)
+    if low == high:
+        high += 0.001
+    one = np.float32(1)
+    positions = np.arange(rotated // 2, dtype=np.float32)
+    ramp = ((positions - np.float32(low)) / np.float32(high - low)).clip(0, 1)
+    kept = one - ramp
+    slowed = one / (np.float32(factor) * powers)
+    return Rope((slowed * (one - kept) + (one / powers) * kept).astype(np.float32), scale)
+
+
+def _longrope(powers: FloatArray, parameters: Mapping[str, Any]) -> Rope:
+    """LongRoPE's short factors, which hold up to the original length.
+
+    The long ones would change the keys of a sequence that grows beyond it.
+    """
+    factors = parameters.get("short_factor")
+    if not isinstance(factors, list) or len(factors) != len(powers):
+        raise ConversionError(f"config.json: RoPE short_factor is not {len(powers)} numbers")
+    if not all(is_number(one) and one > 0 for one in factors):
+        raise ConversionError("config.json: RoPE short_factor holds what is no positive number")
+    length = _number(parameters, "original_max_position_embeddings")
+    if parameters.get("attention_factor") is not None:
+        scale = _number(parameters, "attention_factor")
+    else:
+        factor = yarn_factor(parameters)
+        scale = 1.0 if factor <= 1 else math.sqrt(1 + _log(factor) / _log(length))
+    frequencies = np.float32(1) / (np.array(factors, dtype=np.float32) * powers)
+    return Rope(frequencies, scale, int(length))
 
 
 def _number(parameters: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    value = parameters.get(name, default)
+    value = parameters.get(name)
+    if value is None and default is not None:
+        value = default
     if not is_number(value) or value <= 0:
         raise ConversionError(f"config.json: RoPE {name} is {value!r}, expected a positive number")
     return float(value)

@@ -231,8 +231,8 @@ LLAMA3 = {
     ("config", "message"),
     [
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "type 'dynamic' is not supported"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "type 'yarn' is not supported"),
-        ({"rope_scaling": {"type": "longrope"}}, "type 'longrope' is not supported"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "RoPE original_max_position_embedd"),
+        ({"rope_scaling": {"type": "longrope"}}, "RoPE short_factor is not 8 numbers"),
         ({"rope_parameters": {"rope_type": "mrope"}}, "type 'mrope' is not supported"),
         ({"rope_parameters": {"rope_type": ["x"]}}, "is not supported"),
         ({"rope_scaling": {"type": "linear"}}, "RoPE factor is None, expected a positive number"),
