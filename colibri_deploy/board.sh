@@ -319,12 +319,17 @@ release() {
     switch_to "$id" "$run"
 }
 
-# prune NONCE: removes what neither the current release uses nor those that can be gone back to.
+# prune NONCE [SHA256]...: removes what neither the current release uses nor those that can be gone
+# back to, but for the files that are named.
 # Answers `pruned release ID` and `pruned file NAME BYTES`.
 prune() {
     owned "$1"
+    shift
     keep=" $(current) $(previous | tr '\n' ' ')"
     used=
+    for sha; do
+        used="$used ../../store/$sha "
+    done
     for link in "$releases"/*/*; do
         id=${link%/*}
         case $keep in
@@ -427,6 +432,20 @@ undeploy() {
 # run ARGUMENT...: the engine of the current release.
 run() {
     engine "$root/current/colibri" "$@"
+}
+
+# stream ARGUMENT...: the same, but it is ended when standard input ends.
+stream() {
+    exec 3<&0
+    # Not through `engine`: a signal would reach its shell only.
+    # shellcheck disable=SC2086
+    ${COLIBRI_RUNNER:-} "$root/current/colibri" "$@" </dev/null 3<&- &
+    job=$!
+    { cat && kill "$job"; } <&3 >/dev/null 2>&1 &
+    wait "$job"
+    status=$?
+    kill $!
+    return $status
 }
 
 "$@"

@@ -5,8 +5,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 Expert = tuple[int, int]  # layer and number
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many experts of a model a hash proves."""
+
+    proved: int
+    experts: int  # of all layers
+
+    def __str__(self) -> str:
+        return f"{self.proved} of {self.experts} experts"
 
 
 def proved_experts(trace: str, n_prompt: int, n_layers: int) -> frozenset[Expert]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from colibri_deploy import golden_model
 from colibri_deploy.board_lock import board_lock
 from colibri_deploy.board_shell import BoardShell
 from colibri_deploy.chunks import CHUNK_BYTES
@@ -232,7 +233,7 @@ def push(connection: Connection, plan: PushPlan, progress: Progress) -> Pushed:
         files = tuple(_place(connection, store, file, engine, progress) for file in plan.files)
         items = [file.item for file in plan.files]
         mended = store.release(plan.release, items, engine)
-        pruned = store.prune()
+        pruned = store.prune(keep=golden_model.SHA256.values())
     return Pushed(
         release=plan.release,
         previous=plan.state.current,

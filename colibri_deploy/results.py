@@ -24,6 +24,7 @@ class Step:
     outcome: Literal["passed", "failed", "skipped", "stopped"]
     detail: str
     seconds: float
+    figures: Mapping[str, float | None] = field(default_factory=dict)  # measured; None: unknown
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,12 @@ def junit(verb: str, results: Sequence[BoardResult]) -> str:
                     failure.text = _NOT_IN_XML.sub("\ufffd", _reason(result))
                 case "stopped":
                     ElementTree.SubElement(case, "error", {"message": text})
+            if step.figures:
+                measured = ElementTree.SubElement(case, "properties")
+                for name, value in step.figures.items():
+                    if value is not None:
+                        figure = {"name": name, "value": f"{value:.10g}"}
+                        ElementTree.SubElement(measured, "property", figure)
     ElementTree.indent(suites)
     text = ElementTree.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'

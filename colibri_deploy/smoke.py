@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The smoke test: what was pushed runs on the board, is undamaged, and computes the right numbers.
 
-The steps run on the board, with the engine that is current there. The last one compares token ids
-and the hash of all logits with those of this machine's own engine. Where a step fails, the release
-before is made the current one.
+The steps run on the board, with the engine that is current there. The last two compare tokens, text
+and the hash of all logits: of the golden model with literals, of the model that was pushed with
+those of this machine's own engine. Where a step fails, the release before is made the current one.
 """
 
 from __future__ import annotations
@@ -12,23 +12,28 @@ from __future__ import annotations
 import hashlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 from colibri_deploy.board_shell import VERB_SECONDS, BoardShell
+from colibri_deploy.coverage import Coverage
 from colibri_deploy.errors import (
     BoardBusyError,
     BoardError,
+    BoardFullError,
     FileMissingError,
     ReleaseError,
     SmokeError,
+    TransferError,
 )
 from colibri_deploy.golden import Generation, Prompt, golden_generation
+from colibri_deploy.golden_files import bring_golden_model, golden_arguments, remove_damaged
+from colibri_deploy.golden_model import SHA256, golden_coverage, load_goldens
 from colibri_deploy.model_dir import MODEL_NAME
-from colibri_deploy.push import check_arch
+from colibri_deploy.push import Progress, check_arch
 from colibri_deploy.releases import plan_rollback, roll_back
 from colibri_deploy.results import Step
 from colibri_deploy.ssh import Answer, Connection
@@ -37,6 +42,9 @@ from colibri_deploy.targets import Target
 
 _LONG_SECONDS = 3600.0  # for what reads the whole model, or computes
 _USAGE = 2  # status of the engine where it does not know an option
+
+# What a board has to say is the result of a step.
+_BOARD_ERRORS = (BoardBusyError, BoardError, BoardFullError, ReleaseError, TransferError)
 
 
 @dataclass(frozen=True)
@@ -47,12 +55,13 @@ class Reference:
     model: Path  # the directory that was pushed
     model_sha256: str
     golden: Generation
+    coverage: Coverage | None  # experts that the golden hash proves; None: the model is dense
 
     @classmethod
     def compute(cls, engine: Path, model: Path, prompt: Prompt) -> Reference:
-        """What this machine's engine makes of the prompt. Raises ProcessError."""
-        golden = golden_generation(engine, model, prompt)
-        return cls(prompt, model, _sha256(model / MODEL_NAME), golden)
+        """What this machine's engine makes of the prompt. Raises as `golden_generation`."""
+        golden, coverage = golden_generation(engine, model, prompt)
+        return cls(prompt, model, _sha256(model / MODEL_NAME), golden, coverage)
 
 
 @dataclass(frozen=True)
@@ -61,9 +70,9 @@ class Smoke:
 
     release: str
     steps: tuple[Step, ...]
-    golden: Generation | None  # this machine's
-    generated: Generation | None  # the board's
-    is_compared_with_another: bool = False  # the model here is not the one that was pushed
+    golden: Generation | None  # what this machine makes of the pushed model's prompt
+    generated: Generation | None  # what the board makes of it
+    excused: tuple[str, ...] = ()  # steps that say nothing of the release if they fail
 
     @property
     def ok(self) -> bool:
@@ -77,9 +86,8 @@ class Smoke:
 
     @property
     def is_unfit(self) -> bool:
-        """Whether the board is at fault, not the comparison."""
-        only_another = self.is_compared_with_another and len(self.failed) == 1
-        return not self.ok and not only_another
+        """Whether the release is at fault."""
+        return any(step.name not in self.excused for step in self.failed)
 
 
 class _FailedStepError(Exception):
@@ -101,9 +109,13 @@ class OnStep(Protocol):
 
 
 def smoke(
-    connection: Connection, target: Target, reference: Reference | None, on_step: OnStep
+    connection: Connection,
+    target: Target,
+    reference: Reference | None,
+    on_step: OnStep,
+    progress: Progress,
 ) -> Smoke:
-    """Tests what is current on a board.
+    """Tests what is current on a board, and sends the golden model first where that is not there.
 
     A failed step is part of the result. Raises BoardArchError, SmokeError where nothing was pushed,
     and BoardConnectionError.
@@ -116,16 +128,16 @@ def smoke(
         raise SmokeError(
             f"nothing was pushed to {connection.board.name}: there is no release under {state.root}"
         )
-    test = _Test(shell, target, state, reference)
+    test = _Test(shell, target, state, reference, progress)
     steps: list[Step] = []
     for name, run in test.steps():
         on_step.begin(name)
-        steps.append(_timed(name, run))
+        steps.append(replace(_timed(name, run), figures=test.figures.get(name, {})))
         on_step.end(steps[-1])
         if name == "version" and steps[-1].outcome == "failed":
             break  # nothing else can run
     golden = reference.golden if reference and test.generated else None
-    return Smoke(state.current, tuple(steps), golden, test.generated, test.is_another)
+    return Smoke(state.current, tuple(steps), golden, test.generated, tuple(test.excused))
 
 
 def roll_back_from(
@@ -158,7 +170,7 @@ def _timed(name: str, run: Callable[[], str]) -> Step:
     outcome: Literal["passed", "failed", "skipped"] = "passed"
     try:
         detail = run()
-    except (_FailedStepError, BoardError, BoardBusyError, ReleaseError) as error:
+    except (_FailedStepError, *_BOARD_ERRORS) as error:
         outcome, detail = "failed", str(error)
     except _SkippedStepError as error:
         outcome, detail = "skipped", str(error)
@@ -171,15 +183,18 @@ class _Test:
     target: Target
     state: BoardState
     reference: Reference | None
+    progress: Progress
     generated: Generation | None = None
-    is_another: bool = False  # the model here is not the one that was pushed
+    figures: dict[str, dict[str, float | None]] = field(default_factory=dict)  # by step
+    excused: set[str] = field(default_factory=set)  # see Smoke
 
     def steps(self) -> Iterator[tuple[str, Callable[[], str]]]:
         yield "version", self.version
         yield "sha256", self.sha256
         yield "verify", self.verify
         yield "selftest", self.selftest
-        yield "golden", self.compare
+        yield "golden", self.golden
+        yield "model", self.model
 
     def version(self) -> str:
         """The engine starts, and says what it found."""
@@ -197,19 +212,15 @@ class _Test:
         """Every file of the release is what was pushed."""
         if not self.state.is_consistent:
             raise _FailedStepError("the manifest is damaged; push again with --model")
-        damaged = []
-        for name, wanted in self.state.files.items():
-            found, *_ = self._run("--sha256", self._path(name)).split() or [""]
-            if found != wanted:
-                damaged.append(f"{name} is damaged: SHA-256 {found[:12]} for {wanted[:12]}")
+        damaged = self._damaged(self.state.files, lambda name: self._path("current", name))
         if damaged:
-            raise _FailedStepError("; ".join((*damaged, "push again")))
+            raise _FailedStepError(f"{damaged}; push again")
         return ", ".join(f"{name} {sha[:12]}" for name, sha in self.state.files.items())
 
     def verify(self) -> str:
         """Every checksum in the model matches."""
         self._need_model()
-        return self._run("--verify", "--model", self._path()).strip()
+        return self._run("--verify", "--model", self._path("current")).strip()
 
     def selftest(self) -> str:
         """Every kernel computes what it should, on this very CPU."""
@@ -227,32 +238,75 @@ class _Test:
             raise _FailedStepError(f"the engine prints {lines[-1:]!r} as the end of its selftest")
         return f"every kernel of {', '.join(levels)}"
 
-    def compare(self) -> str:
-        """The golden prompt gives the golden numbers."""
+    def golden(self) -> str:
+        """The golden model gives its literals, which all of its experts bear on."""
+        if not self.state.is_consistent:
+            raise _SkippedStepError("the manifest is damaged: what is the engine?")
+        self.excused.add("golden")  # until the golden model is there and whole
+        sent = bring_golden_model(self.shell, self.progress)
+        damaged = self._damaged(SHA256, lambda name: self._path("store", SHA256[name]))
+        if damaged:
+            remove_damaged(self.shell, self.state, self.progress)
+            raise _FailedStepError(
+                f"the golden model on the board is damaged: {damaged}; what has damaged it? It was "
+                "removed, and smoke sends it again"
+            )
+        self.excused.remove("golden")
+        files = golden_arguments(self.state.root)
+        self._run(*files, "--verify")
+        goldens = load_goldens()
+        for number, golden in enumerate(goldens, 1):
+            found = Generation.parse(self._run(*files, *golden.prompt.arguments()))
+            self.figures["golden"] = found.figures
+            difference = found.difference(golden)
+            if difference:
+                raise _FailedStepError(f"prompt {number}: {difference}")
+        n_tokens = sum(len(golden.ids) for golden in goldens)
+        detail = (
+            f"{n_tokens} tokens, text and logits hashes of {len(goldens)} prompts; "
+            f"they prove {golden_coverage(goldens)}"
+        )
+        return f"{detail}; {sent:,} bytes sent" if sent else detail
+
+    def model(self) -> str:
+        """The model that was pushed gives what it gives here."""
         self._need_model()
         if self.reference is None:
             raise _SkippedStepError("no model here to compare with: give --model DIR")
         if self.reference.model_sha256 != self.state.files[MODEL_NAME]:
-            self.is_another = True
+            self.excused.add("model")
             raise _FailedStepError(
                 f"the model on the board is not the one in {self.reference.model}: push"
             )
-        golden = self.reference.golden
-        self.generated = Generation.parse(self._run(*self.reference.prompt.arguments(self._path())))
-        difference = self.generated.difference(golden)
+        golden, coverage = self.reference.golden, self.reference.coverage
+        model = self._path("current")
+        generated = Generation.parse(
+            self._run("--model", model, *self.reference.prompt.arguments())
+        )
+        self.generated, self.figures["model"] = generated, generated.figures
+        difference = generated.difference(golden)
         if difference:
             raise _FailedStepError(difference)
         return (
             f"{len(golden.ids)} tokens and logits_hash {golden.logits_hash} "
-            f"kv:{golden.kv} as computed here"
+            f"kv:{golden.kv} as computed here" + (f"; proves {coverage}" if coverage else "")
         )
 
     def _need_model(self) -> None:
         if MODEL_NAME not in self.state.files:
             raise _SkippedStepError("no model was pushed")
 
-    def _path(self, name: str = "") -> str:
-        return f"{self.state.root}/current" + (f"/{name}" if name else "")
+    def _damaged(self, wanted: Mapping[str, str], path_of: Callable[[str], str]) -> str:
+        """Which files on the board have not the SHA-256 that they should; "": all have it."""
+        damaged = []
+        for name, sha256 in wanted.items():
+            found, *_ = self._run("--sha256", path_of(name)).split() or [""]
+            if found != sha256:
+                damaged.append(f"{name} is damaged: SHA-256 {found[:12]} for {sha256[:12]}")
+        return "; ".join(damaged)
+
+    def _path(self, *names: str) -> str:
+        return "/".join((self.state.root, *names))
 
     def _run(self, *arguments: str, timeout_s: float = _LONG_SECONDS) -> str:
         return self._output(self.shell.attempt("run", *arguments, timeout_s=timeout_s))

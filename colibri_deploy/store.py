@@ -8,7 +8,7 @@ import functools
 import hashlib
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -237,11 +237,14 @@ class Store:
         answers = self._shell.call("release", self._nonce, release, engine.sha256, *links)
         return tuple(" ".join(words) for key, *words in answers if key == "mended")
 
-    def prune(self) -> Pruned:
-        """Removes releases other than the current one and those before it, and unused files."""
+    def prune(self, keep: Iterable[str] = ()) -> Pruned:
+        """Removes releases other than the current one and those before it, and unused files.
+
+        `keep` is the SHA-256 of files that stay.
+        """
         releases = []
         n_bytes = 0
-        for _, kind, name, *size in self._shell.call("prune", self._nonce):
+        for _, kind, name, *size in self._shell.call("prune", self._nonce, *keep):
             if kind == "release":
                 releases.append(name)
             else:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from colibri_deploy.targets import load_targets, select
 from colibri_deploy.toolchain import find_toolchain
 
 HOST = "host"  # the target that is this machine
-_NOT_COMPARED = "passed, but no logits were compared"
+_ENGINE_ONLY = "the engine is verified; no model was compared"
+_MODELS = {"golden": "golden model", "model": "the model"}  # by the step that measures it
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,10 @@ def smoke(
     """Prove on boards that what was pushed computes the right numbers.
 
     The engine starts there, every file has the SHA-256 and the model all the checksums that it was
-    pushed with, every kernel computes what it should, and a prompt gives the tokens and the hash of
-    all logits that this machine's own engine computes. A board whose release fails goes back to the
-    one before it, if it has one.
+    pushed with, every kernel computes what it should, the golden model gives the tokens, text and
+    hashes of all logits that are written down, and a prompt to the pushed model those that this
+    machine's own engine computes. A board whose release fails goes back to the one before it, if
+    it has one.
     """
     chosen = choose()
     reference = None
@@ -133,7 +135,7 @@ def prove(
     current before), and the errors of `library.smoke`.
     """
     on_step = _Steps(run, progress)
-    result = library.smoke(connection, choice.target, reference, on_step)
+    result = library.smoke(connection, choice.target, reference, on_step, progress)
     shows.append(functools.partial(print_smoke, result))
     run.reports["smoke"] = smoke_record(choice, connection, result)
     done = result.generated
@@ -141,7 +143,7 @@ def prove(
         speed = f"{done.tokens_per_s:.1f} tokens/s ({done.isa}, {done.threads} threads)"
         run.summary = f"verified, {speed}"
     else:
-        run.summary = _NOT_COMPARED
+        run.summary = _ENGINE_ONLY
     if not result.ok:
         back = library.roll_back_from(connection, result, back_to, on_step)
         if back is not None:
@@ -170,7 +172,7 @@ def run_smoke(
     """Runs the smoke test alone, and says on a terminal which step it is at."""
     with ByteProgress() as progress:
         run = BoardRun(choice.name, choice.target.name)
-        return library.smoke(connection, choice.target, reference, _Steps(run, progress))
+        return library.smoke(connection, choice.target, reference, _Steps(run, progress), progress)
 
 
 def _print_rollback(step: Step) -> None:
@@ -201,6 +203,7 @@ def print_smoke(result: library.Smoke) -> None:
     for step in result.steps:
         table.add_row(step.name, step.outcome, f"{step.seconds:.1f}", step.detail)
     console.print(table)
+    _print_figures(result.steps)
     done = result.generated
     if done is not None:
         if done.text is not None:
@@ -211,9 +214,43 @@ def print_smoke(result: library.Smoke) -> None:
             f"{done.tokens_per_s:.1f} tokens/s on the board ({done.isa}, {done.threads} threads)"
         )
         console.print(f"logits_hash: {done.logits_hash} kv:{done.kv}", soft_wrap=True)
-    compared = any(step.name == "golden" and step.outcome == "passed" for step in result.steps)
+    compared = any(step.name == "model" and step.outcome == "passed" for step in result.steps)
     if result.ok:
-        console.print("verified" if compared else _NOT_COMPARED)
+        console.print("verified" if compared else _ENGINE_ONLY)
+
+
+def _print_figures(steps: Sequence[Step]) -> None:
+    """What was measured, for people; nobody judges it."""
+    measured = [step for step in steps if step.figures]
+    if not measured:
+        return
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("measured", no_wrap=True)
+    for title in (
+        "prompt",
+        "prefill tokens/s",
+        "decode tokens/s",
+        "load s",
+        "peak MiB",
+        "read MiB",
+    ):
+        table.add_column(title, justify="right")
+    for step in measured:
+        of = step.figures
+        mib = [_shown(of[name], ".1f", 1 << 20) for name in ("peak_rss_bytes", "read_bytes")]
+        table.add_row(
+            _MODELS[step.name],
+            _shown(of["prompt_tokens"], ",.0f"),
+            _shown(of["prefill_tokens_per_s"], ",.1f"),
+            _shown(of["decode_tokens_per_s"], ",.1f"),
+            _shown(of["load_seconds"], ".3f"),
+            *mib,
+        )
+    stdout_console().print(table)
+
+
+def _shown(figure: float | None, spec: str, unit: int = 1) -> str:
+    return "?" if figure is None else format(figure / unit, spec)
 
 
 def fail_unless_ok(

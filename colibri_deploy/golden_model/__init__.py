@@ -13,21 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colibri_deploy.convert import ConversionPlan, convert_checkpoint
-from colibri_deploy.golden import Prompt
+from colibri_deploy.coverage import Coverage
+from colibri_deploy.golden import Numbers, Prompt
+from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
 
 CHECKPOINT = Path(__file__).parent
 
+# What it is converted to, wherever that is done.
+SHA256 = {
+    MODEL_NAME: "87f72de6204b3cc31eff0ed2e13ccf981bb9e0a54f8841257be49be2762ca258",
+    CONFIG_NAME: "64ca971a01ac88245dfd77b4e36bd10f143d526d292c4921484a536edab5e4cf",
+}
+
 
 @dataclass(frozen=True)
-class Golden:
-    """A prompt and what the golden model makes of it, as literals."""
+class Golden(Numbers):
+    """What the golden model makes of a prompt, as literals."""
 
     prompt: Prompt
-    prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...]  # generated greedily, past an end-of-sequence token
-    text: str  # the generated ids decoded
-    logits_hash: str  # "clb1:<64 hex>", of the logits after the prompt and after each of ids
-    kv: str  # type of the key/value cache, which logits_hash depends on
     experts: tuple[tuple[int, ...], ...]  # per layer: those that bear on logits_hash, ascending
 
 
@@ -54,3 +57,15 @@ def load_goldens() -> tuple[Golden, ...]:
         )
         for entry in json.loads(text)["prompts"]
     )
+
+
+def golden_coverage(goldens: tuple[Golden, ...]) -> Coverage:
+    """How many experts the hashes prove, by the literals."""
+    proved = {
+        (layer, expert)
+        for golden in goldens
+        for layer, experts in enumerate(golden.experts)
+        for expert in experts
+    }
+    config = json.loads((CHECKPOINT / "config.json").read_text(encoding="utf-8"))
+    return Coverage(len(proved), config["num_hidden_layers"] * config["num_local_experts"])

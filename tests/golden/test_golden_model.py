@@ -47,7 +47,7 @@ def generate(
     cpu: str | None = None,
 ) -> Generation:
     """What the engine generates from a golden's prompt."""
-    arguments = golden.prompt.arguments(str(model))
+    arguments = ("--model", model, *golden.prompt.arguments())
     done = run_engine(arch, *arguments, "--isa", isa, cpu=cpu)
     assert (done.status, done.stderr) == (0, "")
     generation = Generation.parse(done.stdout)
@@ -125,7 +125,7 @@ def test_the_hashes_prove_every_expert_as_transformers_routes(
     proved: set[Expert] = set()
     for golden in GOLDENS:
         path = tmp_path / "trace"
-        arguments = golden.prompt.arguments(str(model))
+        arguments = ("--model", model, *golden.prompt.arguments())
         done = run_engine("x86_64", *arguments, "--trace_routing", path)
         assert Generation.parse(done.stdout).logits_hash == golden.logits_hash
         trace = path.read_text()

@@ -34,7 +34,7 @@ from colibri_deploy.targets import machine_arch
 
 Deploy = Callable[..., Completed]
 
-STEPS = ["connect", "push", "version", "sha256", "verify", "selftest", "golden"]
+STEPS = ["connect", "push", "version", "sha256", "verify", "selftest", "golden", "model"]
 FEW = ("--num-tokens", "3")
 
 
@@ -317,7 +317,8 @@ def test_a_wrong_kernel_is_named_and_the_release_before_comes_back(
     assert place.stored("colibri").read_bytes() == right
     (steps,) = read_junit(tmp_path / "out.xml").values()
     assert (steps["version"], steps["sha256"], steps["verify"]) == ("passed", "passed", "passed")
-    assert (steps["selftest"], steps["golden"], steps["rollback"]) == ("failed", "failed", "passed")
+    assert (steps["selftest"], steps["golden"], steps["model"]) == ("failed", "failed", "failed")
+    assert steps["rollback"] == "passed"
     assert not (place.current.parent / "releases" / bad).exists()
     nothing = deploy("rollback", *place.arguments)
     assert nothing.status == 42

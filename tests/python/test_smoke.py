@@ -34,7 +34,7 @@ def outcomes(done: Completed) -> dict[str, str]:
     return {step["name"]: step["outcome"] for step in report_of(done, "smoke")["steps"]}
 
 
-PASSED = dict.fromkeys(("version", "sha256", "verify", "selftest", "golden"), "passed")
+PASSED = dict.fromkeys(("version", "sha256", "verify", "selftest", "golden", "model"), "passed")
 
 
 def test_what_was_pushed_passes(board: Place, deploy: Deploy, small_model: Path) -> None:
@@ -67,12 +67,12 @@ def test_the_result_for_people_ends_with_tokens_hash_and_verified(
     assert verdict == "verified"
 
 
-def test_without_a_model_here_nothing_is_called_verified(board: Place, deploy: Deploy) -> None:
+def test_without_a_model_here_only_the_engine_is_verified(board: Place, deploy: Deploy) -> None:
     done = deploy("smoke", *board.arguments, "--json")
     assert done.status == 0
-    assert outcomes(done) == {**PASSED, "golden": "skipped"}
+    assert outcomes(done) == {**PASSED, "model": "skipped"}
     done = deploy("smoke", *board.arguments)
-    assert done.stdout.endswith("passed, but no logits were compared\n")
+    assert done.stdout.endswith("\nthe engine is verified; no model was compared\n")
     assert "no model here to compare with: give --model DIR" in done.stdout
 
 
@@ -83,7 +83,7 @@ def test_an_engine_alone_is_tested_as_far_as_it_goes(
     assert deploy("push", *place.arguments).status == 0
     done = deploy("smoke", *place.arguments, "--json")
     assert done.status == 0
-    assert outcomes(done) == {**PASSED, "verify": "skipped", "golden": "skipped"}
+    assert outcomes(done) == {**PASSED, "verify": "skipped", "model": "skipped"}
 
 
 def test_a_board_with_nothing_on_it(sim: Callable[..., Place], deploy: Deploy) -> None:
@@ -141,7 +141,7 @@ def test_another_model_here_than_on_the_board_is_told(
     convert_checkpoint(make_checkpoint(tmp_path / "checkpoint", vocab=51), tmp_path / "other")
     done = deploy("smoke", *board.arguments, "--model", tmp_path / "other", "--json")
     assert done.status == 37
-    assert outcomes(done) == {**PASSED, "golden": "failed"}
+    assert outcomes(done) == {**PASSED, "model": "failed"}
     assert f"the model on the board is not the one in {tmp_path}/other" in done.stderr
 
 
@@ -164,8 +164,8 @@ def test_a_config_that_changes_the_numbers_but_no_token_is_found_by_the_hash(
     words = ("--num-tokens", "2", "--json")
     done = deploy("smoke", *board.arguments, "--model", small_model, *words)
     assert done.status == 37
-    assert outcomes(done) == {**PASSED, "golden": "failed"}
-    assert "at golden: the logits hash is 'clb1:" in done.stderr
+    assert outcomes(done) == {**PASSED, "model": "failed"}
+    assert "at model: the logits hash is 'clb1:" in done.stderr
 
 
 GOLDEN = Generation((1, 2), (3, 4, 5), "abc", "clb1:0", "f32", "scalar", 1, 0.1, 0.3)
