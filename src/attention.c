@@ -68,7 +68,8 @@ static void merge(struct clb_attention *a, const struct clb_kernels *k, int rows
 }
 
 void clb_attend(struct clb_attention *a, const struct clb_cache *c, const struct clb_kernels *k,
-                int layer, int head, int first_position, int n_tokens, int group, int window)
+                int layer, int head, int first_position, int n_tokens, int group, int window,
+                const float *sinks)
 {
     int rows = n_tokens * group, last = first_position + n_tokens - 1;
     int oldest = window && first_position >= window ? first_position - window + 1 : 0;
@@ -86,6 +87,14 @@ void clb_attend(struct clb_attention *a, const struct clb_cache *c, const struct
             weigh(a, k, r, lo, hi, n_positions);
         }
         clb_cache_mix(c, k, layer, head, chunk, n_positions, a->scores, rows, a->scaled, a->part);
+        merge(a, k, rows, c->padded);
+    }
+    if (sinks) { // a chunk without values
+        memset(a->part, 0, (size_t)rows * (size_t)c->padded * sizeof *a->part);
+        for (int r = 0; r < rows; r++) {
+            a->chunk_max[r] = sinks[r % group];
+            a->chunk_sum[r] = 1;
+        }
         merge(a, k, rows, c->padded);
     }
     for (int r = 0; r < rows; r++) {

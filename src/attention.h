@@ -12,7 +12,7 @@ enum { CLB_BLOCK_ROWS = 32 };
 
 // What one worker needs. Rows are queries: tokens of the block times heads of the group.
 struct clb_attention {
-    struct clb_acts queries; // (rows, head_dim) rotated and scaled
+    struct clb_acts queries; // (rows, key_dim) rotated and scaled
     float *scores;  // (rows, CLB_CHUNK)
     float *scaled;  // (rows, CLB_CHUNK) for clb_cache_mix
     float *part;    // (rows, padded) output of one chunk
@@ -22,8 +22,10 @@ struct clb_attention {
     float *chunk_max, *chunk_sum;   // (rows)
 };
 
-// Row r belongs to position first_position + r / group. `out` then holds the result.
+// Row r belongs to position first_position + r / group, and to sinks[r % group] if there are sinks.
+// `out` then holds the result.
 void clb_attend(struct clb_attention *a, const struct clb_cache *c, const struct clb_kernels *k,
-                int layer, int head, int first_position, int n_tokens, int group, int window);
+                int layer, int head, int first_position, int n_tokens, int group, int window,
+                const float *sinks);
 
 #endif

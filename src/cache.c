@@ -8,20 +8,23 @@
 
 #include <sys/mman.h>
 
-int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int head_dim,
-                     int n_positions, colibri_kv type, colibri_error *error)
+int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_dim,
+                     int value_dim, int n_positions, colibri_kv type, colibri_error *error)
 {
     const size_t bytes[] = {[COLIBRI_KV_F32] = 4, [COLIBRI_KV_F16] = 2, [COLIBRI_KV_Q8] = 1};
     *c = (struct clb_cache){
         .type = type,
         .n_kv_heads = n_kv_heads,
-        .head_dim = head_dim,
-        .padded = (int)clb_round_up((uint64_t)head_dim, CLB_TILE_ROWS),
+        .key_dim = key_dim,
+        .value_dim = value_dim,
+        .padded = (int)clb_round_up((uint64_t)value_dim, CLB_TILE_ROWS),
         .n_chunks = (n_positions + CLB_CHUNK - 1) / CLB_CHUNK,
     };
-    const size_t elements = (size_t)c->padded, pairs = (elements + CLB_TILE_COLS - 1) / CLB_TILE_COLS;
+    const size_t elements = (size_t)c->padded;
+    const size_t keys = (size_t)clb_round_up((uint64_t)key_dim, CLB_TILE_ROWS);
+    const size_t pairs = (keys + CLB_TILE_COLS - 1) / CLB_TILE_COLS;
     c->key_tile_bytes = type == COLIBRI_KV_Q8 ? pairs * CLB_Q8_PAIR_BYTES
-                                              : elements * CLB_TILE_ROWS * bytes[type];
+                                              : keys * CLB_TILE_ROWS * bytes[type];
     c->value_tile_bytes = (size_t)CLB_CHUNK * CLB_TILE_ROWS * bytes[type];
     c->values_at = CLB_CHUNK / CLB_TILE_ROWS * c->key_tile_bytes;
     c->scales_at = c->values_at + elements / CLB_TILE_ROWS * c->value_tile_bytes;
@@ -65,15 +68,14 @@ static float *value_scales(const struct clb_cache *c, uint8_t *chunk, int block)
 }
 
 // A vector of the head in blocks of 32, within scratch.
-static struct clb_q8 quantise(const struct clb_cache *c, const struct clb_kernels *k,
-                              const float *x, float *scratch)
+static struct clb_q8 quantise(const struct clb_kernels *k, const float *x, int dim, float *scratch)
 {
-    const size_t n = (size_t)clb_round_up((uint64_t)c->head_dim, CLB_TILE_COLS);
+    const size_t n = (size_t)clb_round_up((uint64_t)dim, CLB_TILE_COLS);
     float *after = scratch + n;
     struct clb_q8 q = {(int8_t *)(void *)(after + 2 * n / CLB_BLOCK), after,
                        (int32_t *)(void *)(after + n / CLB_BLOCK), n};
-    memcpy(scratch, x, (size_t)c->head_dim * sizeof *x);
-    memset(scratch + c->head_dim, 0, (n - (size_t)c->head_dim) * sizeof *x);
+    memcpy(scratch, x, (size_t)dim * sizeof *x);
+    memset(scratch + dim, 0, (n - (size_t)dim) * sizeof *x);
     k->f32_q8_quantize(q.q, q.scale, q.sum, scratch, (int)n);
     return q;
 }
@@ -83,7 +85,7 @@ static void put_q8(struct clb_cache *c, const struct clb_kernels *k, uint8_t *ch
 {
     const int row = at % CLB_TILE_ROWS;
     uint8_t *tile = chunk + (size_t)(at / CLB_TILE_ROWS) * c->key_tile_bytes;
-    struct clb_q8 q = quantise(c, k, key, scratch);
+    struct clb_q8 q = quantise(k, key, c->key_dim, scratch);
     for (size_t b = 0; b < q.stride / CLB_BLOCK; b++) {
         uint8_t *pair = tile + b / 2 * CLB_Q8_PAIR_BYTES;
         uint8_t *line = pair + CLB_LINE_BYTES + b % 2 * CLB_Q8_BLOCK_BYTES + 4 * row;
@@ -92,13 +94,21 @@ static void put_q8(struct clb_cache *c, const struct clb_kernels *k, uint8_t *ch
         for (size_t i = 0; i < CLB_BLOCK; i += 4, line += CLB_LINE_BYTES)
             memcpy(line, q.q + b * CLB_BLOCK + i, 4);
     }
-    q = quantise(c, k, value, scratch);
+    q = quantise(k, value, c->value_dim, scratch);
     for (int i = 0; i < c->padded; i++) {
         tile = chunk + c->values_at + (size_t)(i / CLB_TILE_ROWS) * c->value_tile_bytes;
         tile[at * CLB_TILE_ROWS + i % CLB_TILE_ROWS] = (uint8_t)q.q[i];
     }
     for (int b = 0; b * CLB_BLOCK < c->padded; b++)
         value_scales(c, chunk, b)[at] = q.scale[b];
+}
+
+// Copied first: what follows a head in `x` belongs to the worker of the next one.
+static void convert(const struct clb_kernels *k, uint16_t *half, const float *x, int dim,
+                    float *scratch)
+{
+    memcpy(scratch, x, (size_t)dim * sizeof *x);
+    k->f32_f16_convert(half, scratch, (int)clb_round_up((uint64_t)dim, 16));
 }
 
 void clb_cache_put(struct clb_cache *c, const struct clb_kernels *k, int layer, int head,
@@ -111,30 +121,27 @@ void clb_cache_put(struct clb_cache *c, const struct clb_kernels *k, int layer, 
         return;
     }
     // keys: tile of 16 positions, then element, then position
-    size_t key_at = (size_t)(at / CLB_TILE_ROWS) * (size_t)c->padded * CLB_TILE_ROWS +
-                    (size_t)(at % CLB_TILE_ROWS);
+    size_t key_at = (size_t)(at / CLB_TILE_ROWS) * c->key_tile_bytes;
+    size_t row = (size_t)(at % CLB_TILE_ROWS);
     // values: tile of 16 elements, then position, then element
     size_t value_at = (size_t)at * CLB_TILE_ROWS;
     if (c->type == COLIBRI_KV_F32) {
-        float *to_keys = (float *)(void *)chunk + key_at;
+        float *to_keys = (float *)(void *)(chunk + key_at) + row;
         float *to_values = (float *)(void *)(chunk + c->values_at) + value_at;
-        for (int i = 0; i < c->head_dim; i++) {
+        for (int i = 0; i < c->key_dim; i++)
             to_keys[i * CLB_TILE_ROWS] = key[i];
+        for (int i = 0; i < c->value_dim; i++)
             to_values[i / CLB_TILE_ROWS * CLB_CHUNK * CLB_TILE_ROWS + i % CLB_TILE_ROWS] = value[i];
-        }
         return;
     }
-    // Copied first: what follows a head in `key` belongs to the worker of the next one.
-    uint16_t *half = (uint16_t *)(void *)(scratch + c->padded);
-    uint16_t *to_keys = (uint16_t *)(void *)chunk + key_at;
+    uint16_t *half = (uint16_t *)(void *)(scratch + clb_round_up((uint64_t)c->key_dim, 16));
+    uint16_t *to_keys = (uint16_t *)(void *)(chunk + key_at) + row;
     uint16_t *to_values = (uint16_t *)(void *)(chunk + c->values_at) + value_at;
-    memcpy(scratch, key, (size_t)c->head_dim * sizeof *key);
-    k->f32_f16_convert(half, scratch, c->padded);
-    for (int i = 0; i < c->head_dim; i++)
+    convert(k, half, key, c->key_dim, scratch);
+    for (int i = 0; i < c->key_dim; i++)
         to_keys[i * CLB_TILE_ROWS] = half[i];
-    memcpy(scratch, value, (size_t)c->head_dim * sizeof *value);
-    k->f32_f16_convert(half, scratch, c->padded);
-    for (int i = 0; i < c->head_dim; i++)
+    convert(k, half, value, c->value_dim, scratch);
+    for (int i = 0; i < c->value_dim; i++)
         to_values[i / CLB_TILE_ROWS * CLB_CHUNK * CLB_TILE_ROWS + i % CLB_TILE_ROWS] = half[i];
 }
 
@@ -148,7 +155,7 @@ void clb_cache_scores(const struct clb_cache *c, const struct clb_kernels *k, in
     else
         (c->type == COLIBRI_KV_F16 ? k->f16_f32_mm : k->f32_f32_mm)(
             out, CLB_CHUNK, keys, c->key_tile_bytes, n_tiles, queries->f32, queries->stride,
-            c->head_dim, n);
+            c->key_dim, n);
 }
 
 void clb_cache_mix(const struct clb_cache *c, const struct clb_kernels *k, int layer, int head,

@@ -13,7 +13,6 @@
 enum {
     HEADER_BYTES = 128,
     SECTION_BYTES = 128,
-    MAX_SECTIONS = 256,
     TILE_ITEM_ALIGN = 4096,
     ROW_ITEM_ALIGN = 64,
 };
@@ -67,7 +66,7 @@ static int check_header(struct clb_format *f, const char *path, colibri_error *e
     f->n_sections = clb_u32(h + 24);
     f->n_items = clb_u32(h + 28);
     uint64_t crcs = HEADER_BYTES + (uint64_t)f->n_sections * SECTION_BYTES;
-    if (!f->n_sections || f->n_sections > MAX_SECTIONS || clb_u64(h + 40) != HEADER_BYTES ||
+    if (!f->n_sections || f->n_sections > CLB_MAX_SECTIONS || clb_u64(h + 40) != HEADER_BYTES ||
         clb_u64(h + 48) != crcs || crcs + 4 * (uint64_t)f->n_items > file_size)
         return clb_error(error, COLIBRI_ERROR_FORMAT, "%s: the tables do not fit into the file",
                          path);

@@ -19,6 +19,7 @@ enum clb_dtype {
     CLB_N_DTYPES
 };
 enum clb_layout { CLB_ROWS, CLB_TILES };
+enum { CLB_MAX_SECTIONS = 256 };
 
 // Integers with a scale for each row and block of columns, in tiles.
 static inline bool clb_is_quantised(enum clb_dtype dtype)

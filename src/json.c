@@ -3,6 +3,7 @@
 
 #include "json.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,6 +134,40 @@ int clb_json_integer(struct clb_json *j, int64_t min, int64_t max, int64_t *out)
     return 0;
 }
 
+// The value of a JSON number, if one multiplication or division of two exact numbers gives it:
+// then it is the nearest f64, as docs/FORMAT.md promises.
+static bool decimal(const char *s, double *out)
+{
+    uint64_t digits = 0;
+    int n_digits = 0, exponent = 0;
+    bool negative = *s == '-', fraction = false;
+    for (s += negative; isdigit((unsigned char)*s) || *s == '.'; s++) {
+        if (*s == '.') {
+            fraction = true;
+            continue;
+        }
+        n_digits += n_digits || *s != '0';
+        exponent -= fraction;
+        if (n_digits > 15)
+            return false;
+        digits = digits * 10 + (uint64_t)(*s - '0');
+    }
+    if (*s == 'e' || *s == 'E') {
+        long written = strtol(s + 1, NULL, 10);
+        if (written < -100 || written > 100)
+            return false;
+        exponent += (int)written;
+    }
+    if (exponent < -22 || exponent > 22)
+        return false;
+    double power = 1, value = (double)digits;
+    for (int i = 0; i != exponent; i += exponent < 0 ? -1 : 1)
+        power *= 10;
+    value = exponent < 0 ? value / power : value * power;
+    *out = negative ? -value : value;
+    return true;
+}
+
 int clb_json_number(struct clb_json *j, double *out)
 {
     char seen[32];
@@ -142,11 +177,10 @@ int clb_json_number(struct clb_json *j, double *out)
     if (!n || n > 60)
         return clb_json_error(j, "\"%s\" is %s, expected a number (without quotes)", j->key,
                               found(j, seen));
-    double value = strtod(j->at, NULL);
-    if (value - value != 0)
-        return clb_json_error(j, "\"%s\" is %s, which no float holds", j->key, found(j, seen));
+    if (!decimal(j->at, out))
+        return clb_json_error(j, "\"%s\" is %s: more than 15 digits, or beyond 1e-22 to 1e22",
+                              j->key, found(j, seen));
     j->at += n;
-    *out = value;
     return 0;
 }
 

@@ -8,6 +8,19 @@
 #include "format.h"
 #include "kernels.h"
 
+// A vector of each layer and expert; data NULL: there is none.
+struct clb_vector {
+    const uint8_t *data;
+    uint64_t layer_stride, expert_stride; // bytes
+    int n;                                // elements
+};
+
+static inline const float *clb_vector_item(const struct clb_vector *v, int layer, int expert)
+{
+    return (const float *)(const void *)(v->data + (uint64_t)layer * v->layer_stride +
+                                         (uint64_t)expert * v->expert_stride);
+}
+
 // One matrix of each layer and expert.
 struct clb_matrix {
     const uint8_t *data; // layer 0, expert 0
@@ -17,6 +30,7 @@ struct clb_matrix {
     int rows, cols; // without padding
     int n_tiles;    // rows / 16, rounded up
     size_t tile_bytes;
+    struct clb_vector bias; // (rows) to be added to the product
 };
 
 // Vectors to multiply with: f32, and q8 too where some matrix needs it.

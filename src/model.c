@@ -4,141 +4,268 @@
 #include "model.h"
 
 #include "cpu.h"
-#include "log.h"
+
+#include <stdio.h>
 
 // Sections up to this size are checked at every load.
 enum { SMALL_SECTION = 8 << 20 };
 
 enum types { ONLY_F32, FLOATS, ANY };
+enum need { REQUIRED, OPTIONAL };
 
-// A section that the architecture has, with the shape that config.json implies.
+// Binds the sections of a file one after the other; after an error the rest is left alone.
+struct binder {
+    struct colibri_model *m;
+    const char *path;
+    colibri_error *error;
+    int rc;
+    bool *used; // (n_sections)
+};
+
+// What a section must be like.
 struct want {
-    const char *name;
     enum clb_layout layout;
     enum types types;
     int n_layers, n_experts, rows, cols;
-    struct clb_matrix *matrix; // one of the two is filled in
-    struct clb_vector *vector;
 };
 
-enum { MAX_WANTS = 16 };
+static const struct clb_section *find(const struct binder *b, const char *name)
+{
+    return clb_format_find(&b->m->file, name);
+}
 
-static bool type_allowed(const struct want *w, const struct clb_section *s)
+static bool type_allowed(enum types types, const struct clb_section *s)
 {
     if (s->dtype == CLB_F32)
         return true;
-    if (w->types == ONLY_F32)
+    if (types == ONLY_F32)
         return false;
     return s->dtype == CLB_F16 || s->dtype == CLB_BF16 ||
-           (w->types == ANY && clb_is_quantised(s->dtype));
+           (types == ANY && clb_is_quantised(s->dtype));
 }
 
-static int bind(struct colibri_model *m, const struct want *w, const char *path,
-                colibri_error *error)
+// The section, or NULL: it is not there, or not as it should be.
+static const struct clb_section *bind(struct binder *b, enum need need, const char *name,
+                                      struct want w)
 {
-    const struct clb_section *s = clb_format_find(&m->file, w->name);
+    const struct clb_section *s = b->rc ? NULL : find(b, name);
+    if (b->rc || (!s && need == OPTIONAL))
+        return NULL;
     if (!s)
-        return clb_error(error, COLIBRI_ERROR_FORMAT,
-                         "%s has no section %s; convert the model again", path, w->name);
-    if (s->n_layers != (uint32_t)w->n_layers || s->n_experts != (uint32_t)w->n_experts ||
-        s->rows != (uint32_t)w->rows || s->cols != (uint32_t)w->cols)
-        return clb_error(error, COLIBRI_ERROR_CONFIG,
-                         "%s: section %s has %u layers, %u experts, %u x %u values; config.json "
-                         "implies %d, %d, %d x %d; the two files do not belong together",
-                         path, w->name, s->n_layers, s->n_experts, s->rows, s->cols, w->n_layers,
-                         w->n_experts, w->rows, w->cols);
-    if (s->layout != w->layout || !type_allowed(w, s))
-        return clb_error(error, COLIBRI_ERROR_FORMAT,
-                         "%s: section %s is stored as %s %s, which this Colibri does not read "
-                         "there; convert the model again",
-                         path, w->name, clb_dtype_names[s->dtype],
-                         s->layout == CLB_TILES ? "tiles" : "rows");
-    if (w->vector)
-        *w->vector = (struct clb_vector){clb_item(&m->file, s, 0, 0), s->layer_stride};
-    if (w->matrix) {
-        clb_matrix_init(w->matrix, &m->file, s);
-        m->quantised |= clb_is_quantised(s->dtype);
+        b->rc = clb_error(b->error, COLIBRI_ERROR_FORMAT,
+                          "%s has no section %s; convert the model again", b->path, name);
+    else if (s->n_layers != (uint32_t)w.n_layers || s->n_experts != (uint32_t)w.n_experts ||
+             s->rows != (uint32_t)w.rows || s->cols != (uint32_t)w.cols)
+        b->rc = clb_error(b->error, COLIBRI_ERROR_CONFIG,
+                          "%s: section %s has %u layers, %u experts, %u x %u values; config.json "
+                          "implies %d, %d, %d x %d; the two files do not belong together",
+                          b->path, name, s->n_layers, s->n_experts, s->rows, s->cols, w.n_layers,
+                          w.n_experts, w.rows, w.cols);
+    else if (s->layout != w.layout || !type_allowed(w.types, s))
+        b->rc = clb_error(b->error, COLIBRI_ERROR_FORMAT,
+                          "%s: section %s is stored as %s %s, which this Colibri does not read "
+                          "there; convert the model again",
+                          b->path, name, clb_dtype_names[s->dtype],
+                          s->layout == CLB_TILES ? "tiles" : "rows");
+    if (b->rc)
+        return NULL;
+    b->used[s - b->m->file.sections] = true;
+    return s;
+}
+
+static void bind_matrix(struct binder *b, enum need need, struct clb_matrix *m, const char *name,
+                        struct want w)
+{
+    const struct clb_section *s = bind(b, need, name, w);
+    if (!s)
+        return;
+    clb_matrix_init(m, &b->m->file, s);
+    b->m->quantised |= clb_is_quantised(s->dtype);
+}
+
+static struct want tiles(int n_layers, int n_experts, int rows, int cols)
+{
+    return (struct want){CLB_TILES, ANY, n_layers, n_experts, rows, cols};
+}
+
+static struct want exact_tiles(int n_layers, int rows, int cols)
+{
+    return (struct want){CLB_TILES, ONLY_F32, n_layers, 1, rows, cols};
+}
+
+static void bind_vector(struct binder *b, enum need need, struct clb_vector *v, const char *name,
+                        int n_layers, int n_experts, int n)
+{
+    const struct clb_section *s =
+        bind(b, need, name, (struct want){CLB_ROWS, ONLY_F32, n_layers, n_experts, 1, n});
+    if (s)
+        *v = (struct clb_vector){clb_item(&b->m->file, s, 0, 0), s->layer_stride, s->expert_stride,
+                                 n};
+}
+
+static void bind_norm(struct binder *b, struct clb_norm *norm, const char *name, const char *bias,
+                      int n_layers)
+{
+    int hidden = b->m->config.hidden_size;
+    bind_vector(b, REQUIRED, &norm->weight, name, n_layers, 1, hidden);
+    bind_vector(b, OPTIONAL, &norm->bias, bias, n_layers, 1, hidden);
+}
+
+// A norm of each head, or of `heads` of them as one vector: the section's length tells.
+static void bind_heads_norm(struct binder *b, struct clb_vector *v, const char *name, int heads)
+{
+    const struct clb_config *c = &b->m->config;
+    const struct clb_section *s = find(b, name);
+    bool all = s && s->cols != (uint32_t)c->head_dim;
+    bind_vector(b, OPTIONAL, v, name, c->n_layers, 1, all ? heads * c->head_dim : c->head_dim);
+}
+
+static void bind_ffn(struct binder *b, struct clb_ffn *f, const char *prefix, int n_layers,
+                     int n_experts, int size)
+{
+    int hidden = b->m->config.hidden_size;
+    const struct part {
+        const char *name;
+        enum need need;
+        struct clb_matrix *matrix;
+        int rows, cols;
+    } parts[] = {{"gate", OPTIONAL, &f->gate, size, hidden},
+                 {"up", REQUIRED, &f->up, size, hidden},
+                 {"down", REQUIRED, &f->down, hidden, size}};
+    f->size = size;
+    for (const struct part *p = parts; p < parts + 3; p++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s%s_weights", prefix, p->name);
+        bind_matrix(b, p->need, p->matrix, name, tiles(n_layers, n_experts, p->rows, p->cols));
+        snprintf(name, sizeof name, "%s%s_bias", prefix, p->name);
+        bind_vector(b, OPTIONAL, &p->matrix->bias, name, n_layers, n_experts, p->rows);
     }
-    return 0;
+    int activation = b->m->config.activation;
+    if (!b->rc && !f->gate.data && activation != CLB_GELU && activation != CLB_GELU_TANH)
+        b->rc = clb_error(b->error, COLIBRI_ERROR_FORMAT,
+                          "%s has no section %sgate_weights, which the activation of config.json "
+                          "needs; convert the model again",
+                          b->path, prefix);
+}
+
+static void bind_heads(struct binder *b)
+{
+    struct colibri_model *m = b->m;
+    const struct clb_config *c = &m->config;
+    int layers = c->n_layers, hidden = c->hidden_size;
+    int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    bind_matrix(b, REQUIRED, &m->q, "attention_q", tiles(layers, 1, q, hidden));
+    bind_matrix(b, REQUIRED, &m->k, "attention_k", tiles(layers, 1, kv, hidden));
+    bind_matrix(b, REQUIRED, &m->v, "attention_v", tiles(layers, 1, kv, hidden));
+    bind_matrix(b, REQUIRED, &m->o, "attention_o", tiles(layers, 1, hidden, q));
+    bind_vector(b, OPTIONAL, &m->k.bias, "attention_k_bias", layers, 1, kv);
+    bind_vector(b, OPTIONAL, &m->v.bias, "attention_v_bias", layers, 1, kv);
+    bind_heads_norm(b, &m->q_norm, "attention_q_norm", c->n_heads);
+    bind_heads_norm(b, &m->k_norm, "attention_k_norm", c->n_kv_heads);
+}
+
+static void bind_latent_heads(struct binder *b)
+{
+    struct colibri_model *m = b->m;
+    const struct clb_config *c = &m->config;
+    int layers = c->n_layers, hidden = c->hidden_size, heads = c->n_heads, rank = c->kv_rank;
+    int q_cols = c->q_rank ? c->q_rank : hidden;
+    if (c->q_rank) {
+        bind_matrix(b, REQUIRED, &m->q_a, "attention_q_a", tiles(layers, 1, c->q_rank, hidden));
+        bind_vector(b, REQUIRED, &m->q_a_norm, "attention_q_a_norm", layers, 1, c->q_rank);
+    }
+    bind_matrix(b, REQUIRED, &m->q, "attention_q", tiles(layers, 1, heads * c->head_dim, q_cols));
+    bind_matrix(b, REQUIRED, &m->kv_a, "attention_kv_a",
+                tiles(layers, 1, rank + c->rope_dim, hidden));
+    bind_vector(b, REQUIRED, &m->kv_a_norm, "attention_kv_a_norm", layers, 1, rank);
+    bind_matrix(b, REQUIRED, &m->k_b, "attention_k_b",
+                tiles(layers, heads, rank, c->head_dim - c->rope_dim));
+    bind_matrix(b, REQUIRED, &m->v_b, "attention_v_b", tiles(layers, heads, c->v_dim, rank));
+    bind_matrix(b, REQUIRED, &m->o, "attention_o", tiles(layers, 1, hidden, heads * c->v_dim));
+}
+
+static void bind_router(struct binder *b, int layers)
+{
+    struct colibri_model *m = b->m;
+    const struct clb_config *c = &m->config;
+    int hidden = c->hidden_size, n = c->n_experts;
+    bind_matrix(b, REQUIRED, &m->router, "router", exact_tiles(layers, n, hidden));
+    bind_vector(b, OPTIONAL, &m->router.bias, "router_bias", layers, 1, n);
+    bind_vector(b, OPTIONAL, &m->router_correction, "router_correction", layers, 1, n);
+    if (!c->shared_ffn_size)
+        return;
+    bind_ffn(b, &m->shared, "shared_", layers, 1, c->shared_ffn_size);
+    const struct clb_section *s = find(b, "shared_router");
+    int rows = s && s->rows == 2 ? 2 : 1;
+    bind_matrix(b, OPTIONAL, &m->shared_router, "shared_router", exact_tiles(layers, rows, hidden));
+    bind_vector(b, OPTIONAL, &m->shared_router.bias, "shared_router_bias", layers, 1, rows);
+}
+
+static void bind_sections(struct binder *b)
+{
+    struct colibri_model *m = b->m;
+    const struct clb_config *c = &m->config;
+    int layers = c->n_layers, hidden = c->hidden_size, vocab = c->vocab_size;
+    int experts = c->n_experts ? c->n_experts : 1, with_experts = layers - c->dense_layers.n;
+    bool tied = !find(b, "lm_head");
+    const struct clb_section *embeddings = find(b, "embeddings");
+    bool in_tiles = tied || (embeddings && embeddings->layout == CLB_TILES);
+    bind_matrix(b, REQUIRED, &m->embeddings, "embeddings",
+                (struct want){in_tiles ? CLB_TILES : CLB_ROWS, ANY, 1, 1, vocab, hidden});
+    bind_matrix(b, OPTIONAL, &m->position_embeddings, "position_embeddings",
+                (struct want){CLB_ROWS, FLOATS, 1, 1, c->max_positions, hidden});
+    bind_norm(b, &m->attention_norm, "attention_norm", "attention_norm_bias", layers);
+    if (c->kv_rank)
+        bind_latent_heads(b);
+    else
+        bind_heads(b);
+    bind_vector(b, OPTIONAL, &m->q.bias, "attention_q_bias", layers, 1, c->n_heads * c->head_dim);
+    bind_vector(b, OPTIONAL, &m->o.bias, "attention_o_bias", layers, 1, hidden);
+    bind_vector(b, OPTIONAL, &m->sinks, "attention_sinks", layers, 1, c->n_heads);
+    bind_norm(b, &m->ffn_norm, "ffn_norm", "ffn_norm_bias", layers);
+    bind_ffn(b, &m->experts, "", with_experts, experts, c->ffn_size);
+    if (c->dense_layers.n)
+        bind_ffn(b, &m->dense, "dense_", c->dense_layers.n, 1, c->dense_ffn_size);
+    if (c->n_experts)
+        bind_router(b, with_experts);
+    bind_norm(b, &m->final_norm, "final_norm", "final_norm_bias", 1);
+    if (tied)
+        m->lm_head = m->embeddings;
+    else
+        bind_matrix(b, REQUIRED, &m->lm_head, "lm_head", tiles(1, 1, vocab, hidden));
+    bind_vector(b, OPTIONAL, &m->lm_head.bias, "lm_head_bias", 1, 1, vocab);
+    if (c->rope_dim)
+        bind_vector(b, REQUIRED, &m->rope, "rope", 1, 1, c->rope_dim / 2);
 }
 
 // A section that nothing here uses may change what the model computes.
-static int refuse_unknown(struct colibri_model *m, const struct want *wants, int n,
-                          const char *path, colibri_error *error)
+static void refuse_unused(struct binder *b)
 {
-    for (uint32_t i = 0; i < m->file.n_sections; i++) {
-        const char *name = m->file.sections[i].name;
-        bool known = !strcmp(name, "tokenizer");
-        for (int w = 0; w < n; w++)
-            known |= !strcmp(name, wants[w].name);
-        if (!known)
-            return clb_error(error, COLIBRI_ERROR_FORMAT,
-                             "%s: the section %s is not part of the architecture %s as this "
-                             "Colibri knows it: a newer one is needed",
-                             path, name, m->config.architecture);
-    }
-    return 0;
+    const struct clb_format *f = &b->m->file;
+    for (uint32_t i = 0; !b->rc && i < f->n_sections; i++)
+        if (!b->used[i] && strcmp(f->sections[i].name, "tokenizer"))
+            b->rc = clb_error(b->error, COLIBRI_ERROR_FORMAT,
+                              "%s: the section %s is not part of a model with this config.json, as "
+                              "far as this Colibri knows: a newer one is needed, or the two files "
+                              "do not belong together",
+                              b->path, f->sections[i].name);
 }
 
-static int bind_sections(struct colibri_model *m, const char *path, colibri_error *error)
+static int bind_all(struct colibri_model *m, const char *path, colibri_error *error)
 {
-    const struct clb_config *c = &m->config;
-    int layers = c->n_layers, hidden = c->hidden_size, ffn = c->ffn_size, vocab = c->vocab_size;
-    int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    int experts = c->n_experts ? c->n_experts : 1;
-    bool tied = !clb_format_find(&m->file, "lm_head");
-    const struct clb_section *embeddings = clb_format_find(&m->file, "embeddings");
-    bool tiles = tied || (embeddings && embeddings->layout == CLB_TILES);
-    struct want wants[MAX_WANTS] = {
-        {"embeddings", tiles ? CLB_TILES : CLB_ROWS, ANY, 1, 1, vocab, hidden, &m->embeddings, 0},
-        {"attention_norm", CLB_ROWS, ONLY_F32, layers, 1, 1, hidden, 0, &m->attention_norm},
-        {"attention_q", CLB_TILES, ANY, layers, 1, q, hidden, &m->q, 0},
-        {"attention_k", CLB_TILES, ANY, layers, 1, kv, hidden, &m->k, 0},
-        {"attention_v", CLB_TILES, ANY, layers, 1, kv, hidden, &m->v, 0},
-        {"attention_o", CLB_TILES, ANY, layers, 1, hidden, q, &m->o, 0},
-        {"ffn_norm", CLB_ROWS, ONLY_F32, layers, 1, 1, hidden, 0, &m->ffn_norm},
-        {"gate_weights", CLB_TILES, ANY, layers, experts, ffn, hidden, &m->gate, 0},
-        {"up_weights", CLB_TILES, ANY, layers, experts, ffn, hidden, &m->up, 0},
-        {"down_weights", CLB_TILES, ANY, layers, experts, hidden, ffn, &m->down, 0},
-        {"final_norm", CLB_ROWS, ONLY_F32, 1, 1, 1, hidden, 0, &m->final_norm},
-        {"rope", CLB_ROWS, ONLY_F32, 1, 1, 1, c->head_dim / 2, 0, &m->rope},
-    };
-    int n = 12;
-    if (c->n_experts)
-        wants[n++] = (struct want){"router", CLB_TILES, ONLY_F32,   layers, 1, c->n_experts,
-                                   hidden,   &m->router, 0};
-    if (!tied)
-        wants[n++] = (struct want){"lm_head", CLB_TILES, ANY, 1, 1, vocab, hidden, &m->lm_head, 0};
-    for (int i = 0; i < n; i++) {
-        int rc = bind(m, &wants[i], path, error);
-        if (rc)
-            return rc;
-    }
-    if (tied)
-        m->lm_head = m->embeddings;
-    return refuse_unknown(m, wants, n, path, error);
-}
-
-static int check_architecture(const struct clb_config *c, const char *path, colibri_error *error)
-{
-    bool moe = !strcmp(c->architecture, "mixtral"), dense = !strcmp(c->architecture, "llama");
-    if (!moe && !dense)
-        return clb_error(error, COLIBRI_ERROR_CONFIG,
-                         "%s: this Colibri knows the architectures mixtral and llama, not \"%s\"",
-                         path, c->architecture);
-    if (moe != (c->n_experts > 0))
-        return clb_error(error, COLIBRI_ERROR_CONFIG,
-                         "%s: the architecture %s goes with n_experts %s; convert the model again",
-                         path, c->architecture, moe ? "of at least 1" : "0");
-    return 0;
+    bool used[CLB_MAX_SECTIONS] = {false};
+    struct binder b = {.m = m, .path = path, .error = error, .used = used};
+    bind_sections(&b);
+    refuse_unused(&b);
+    return b.rc;
 }
 
 // Sines and cosines are right for angles below 2^20 * pi / 2.
 static int check_rope(const struct colibri_model *m, const char *path, colibri_error *error)
 {
     const struct clb_config *c = &m->config;
-    const float *inv_freq = clb_vector_item(&m->rope, 0);
-    for (int i = 0; i < c->head_dim / 2; i++)
+    const float *inv_freq = clb_vector_item(&m->rope, 0, 0);
+    for (int i = 0; i < m->rope.n; i++)
         if (!(inv_freq[i] >= 0 && inv_freq[i] * (float)c->max_positions < 0x1.8p20f))
             return clb_error(error, COLIBRI_ERROR_FORMAT,
                              "%s: value %d of the section rope, %g, gives no angle that can be "
@@ -184,11 +311,9 @@ int clb_model_open(struct colibri_model *m, const char *model_path, const char *
     if (!rc)
         rc = clb_config_read(&m->config, config_path, error);
     if (!rc)
-        rc = check_architecture(&m->config, config_path, error);
-    if (!rc)
         rc = clb_format_open(&m->file, model_path, o->lock, error);
     if (!rc)
-        rc = bind_sections(m, model_path, error);
+        rc = bind_all(m, model_path, error);
     if (!rc)
         rc = verify(&m->file, o->verify, model_path, error);
     if (!rc)

@@ -9,16 +9,16 @@
 #include "matrix.h"
 #include "tokenizer.h"
 
-// A vector of each layer.
-struct clb_vector {
-    const uint8_t *data;
-    uint64_t layer_stride; // bytes
+// An RMS norm, or with a bias a layer norm.
+struct clb_norm {
+    struct clb_vector weight, bias; // (hidden_size)
 };
 
-static inline const float *clb_vector_item(const struct clb_vector *v, int layer)
-{
-    return (const float *)(const void *)(v->data + (uint64_t)layer * v->layer_stride);
-}
+struct clb_ffn {
+    struct clb_matrix gate, up; // (size, hidden_size) of each expert; gate.data NULL: no gate
+    struct clb_matrix down;     // (hidden_size, size) of each expert
+    int size;
+};
 
 struct colibri_model {
     struct clb_format file;
@@ -26,15 +26,25 @@ struct colibri_model {
     struct clb_kernels kernels;
     bool quantised;
 
-    struct clb_matrix embeddings; // (vocab_size, hidden_size)
-    struct clb_vector attention_norm, ffn_norm, final_norm; // (hidden_size)
-    struct clb_matrix q, k, v;    // (heads * head_dim, hidden_size)
-    struct clb_matrix o;          // (hidden_size, n_heads * head_dim)
-    struct clb_matrix router;     // (n_experts, hidden_size)
-    struct clb_matrix gate, up;   // (ffn_size, hidden_size) of each expert
-    struct clb_matrix down;       // (hidden_size, ffn_size) of each expert
-    struct clb_matrix lm_head;    // (vocab_size, hidden_size)
-    struct clb_vector rope;       // (head_dim / 2) inverse frequencies
+    struct clb_matrix embeddings;          // (vocab_size, hidden_size)
+    struct clb_matrix position_embeddings; // (max_positions, hidden_size); data NULL: none
+    struct clb_norm attention_norm, ffn_norm, final_norm;
+    struct clb_matrix q, k, v;             // (heads * head_dim, hidden_size)
+    struct clb_vector q_norm, k_norm;      // (head_dim) or (heads * head_dim); data NULL: none
+    struct clb_vector sinks;               // (n_heads); data NULL: none
+    struct clb_matrix o;                   // (hidden_size, heads * value_dim)
+    // Latent attention: q, k and v go through short vectors.
+    struct clb_matrix q_a;                 // (q_rank, hidden_size); then q is (..., q_rank)
+    struct clb_matrix kv_a;                // (kv_rank + rope_dim, hidden_size)
+    struct clb_vector q_a_norm, kv_a_norm; // (q_rank), (kv_rank)
+    struct clb_matrix k_b;                 // (kv_rank, head_dim - rope_dim) of each head
+    struct clb_matrix v_b;                 // (v_dim, kv_rank) of each head
+    struct clb_matrix router;              // (n_experts, hidden_size)
+    struct clb_vector router_correction;   // (n_experts); data NULL: none
+    struct clb_matrix shared_router;       // (1 or 2, hidden_size); data NULL: none
+    struct clb_ffn experts, dense, shared;
+    struct clb_matrix lm_head;             // (vocab_size, hidden_size)
+    struct clb_vector rope;                // (rope_dim / 2) inverse frequencies
 
     bool has_tokenizer;
     struct clb_tokenizer tokenizer;

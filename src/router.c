@@ -3,13 +3,62 @@
 
 #include "router.h"
 
+#include <float.h>
+#include <math.h>
+
 static_assert(CLB_MAX_TOP_K <= CLB_SELECT_TOP_K, "clb_router_select chooses fewer experts");
 
-bool clb_router_choose(const struct clb_kernels *k, const float *logits, int n_experts, int top_k,
-                       int32_t *experts, float *weights)
+enum { MAX_LOGITS = (CLB_MAX_EXPERTS + 15) / 16 * 16 };
+
+// Scores become 1 / (1 + exp(-logit)).
+static void sigmoid(const struct clb_kernels *k, float *scores, int n)
 {
-    if (!clb_router_select(logits, n_experts, top_k, experts))
+    for (int i = 0; i < n; i++)
+        scores[i] = 0 - scores[i];
+    k->f32_exp(scores, scores, (n + 15) / 16 * 16);
+    for (int i = 0; i < n; i++)
+        scores[i] = 1 / (1 + scores[i]);
+}
+
+// Gives the experts of all but the groups of largest rank the least rank there is.
+static bool keep_groups(const struct clb_config *c, float *rank)
+{
+    float of_group[CLB_MAX_EXPERTS];
+    int32_t kept[CLB_MAX_TOP_K];
+    int size = c->n_experts / c->n_groups;
+    for (int g = 0; g < c->n_groups; g++) {
+        float first = -FLT_MAX, second = -FLT_MAX;
+        for (int i = g * size; i < (g + 1) * size; i++) {
+            second = rank[i] > first ? first : rank[i] > second ? rank[i] : second;
+            first = rank[i] > first ? rank[i] : first;
+        }
+        of_group[g] = c->router_score == CLB_SIGMOID && size > 1 ? first + second : first;
+    }
+    if (!clb_router_select(of_group, c->n_groups, c->top_groups, kept))
         return false;
+    for (int g = 0, next = 0; g < c->n_groups; g++) {
+        if (next < c->top_groups && kept[next] == g) {
+            next++;
+            continue;
+        }
+        for (int i = g * size; i < (g + 1) * size; i++)
+            rank[i] = -FLT_MAX;
+    }
+    return true;
+}
+
+// e = exp(logit - max), 0 for -Inf, of n logits in room for MAX_LOGITS; returns Sum16.
+static float exp_sum(const struct clb_kernels *k, float *e, float max, int n)
+{
+    int padded = (n + 15) / 16 * 16;
+    for (int i = n; i < padded; i++)
+        e[i] = -INFINITY;
+    return k->f32_exp_sum(e, e, max, padded);
+}
+
+static void weigh_chosen(const struct clb_kernels *k, const float *logits, int top_k,
+                         const int32_t *experts, float *weights)
+{
     float max = logits[experts[0]], e[CLB_MAX_TOP_K] = {0}, sum = 0;
     for (int i = 1; i < top_k; i++)
         max = max > logits[experts[i]] ? max : logits[experts[i]];
@@ -20,6 +69,84 @@ bool clb_router_choose(const struct clb_kernels *k, const float *logits, int n_e
         sum = sum + e[i];
     for (int i = 0; i < top_k; i++)
         weights[i] = e[i] / sum;
+}
+
+static void weigh_over_all(const struct clb_kernels *k, float *logits, int n, int top_k,
+                           const int32_t *experts, float *weights)
+{
+    float max = logits[0];
+    for (int i = 1; i < n; i++)
+        max = max > logits[i] ? max : logits[i];
+    float sum = exp_sum(k, logits, max, n);
+    for (int i = 0; i < top_k; i++)
+        weights[i] = logits[experts[i]] / sum;
+}
+
+static void weigh_scores(const float *scores, bool normalise, int top_k, const int32_t *experts,
+                         float *weights)
+{
+    float sum = 0;
+    for (int i = 0; i < top_k; i++)
+        sum = sum + scores[experts[i]];
+    for (int i = 0; i < top_k; i++)
+        weights[i] = normalise ? scores[experts[i]] / (sum + 1e-20f) : scores[experts[i]];
+}
+
+// Phi-MoE: each of two experts has a softmax of its own, over those near to it.
+static void mix_sparsely(const struct clb_kernels *k, const struct clb_config *c,
+                         const float *logits, int32_t *experts, float *weights)
+{
+    float e[MAX_LOGITS];
+    int n = c->n_experts, chosen[2] = {-1, -1};
+    float weight[2];
+    for (int pass = 0; pass < 2; pass++) {
+        int best = -1;
+        for (int i = 0; i < n; i++)
+            if (i != chosen[0] && (best < 0 || logits[i] > logits[best]))
+                best = i;
+        float max = logits[best];
+        for (int i = 0; i < n; i++) {
+            float size = fabsf(logits[i]), factor = size > max ? size : max;
+            bool far = (max - logits[i]) / factor > 2 * c->router_jitter;
+            e[i] = far || i == chosen[0] ? -INFINITY : logits[i];
+        }
+        weight[pass] = 1 / exp_sum(k, e, max, n);
+        chosen[pass] = best;
+    }
+    int first = chosen[0] > chosen[1];
+    for (int i = 0; i < 2; i++) {
+        experts[i] = chosen[first ^ i];
+        weights[i] = weight[first ^ i];
+    }
+}
+
+bool clb_router_choose(const struct clb_kernels *k, const struct clb_config *c, float *logits,
+                       const float *correction, int32_t *experts, float *weights)
+{
+    const int n = c->n_experts, top_k = c->top_k;
+    float rank[CLB_MAX_EXPERTS];
+    if (!clb_router_select(logits, n, top_k, experts)) // for what is no number, too
+        return false;
+    if (c->router_score == CLB_SIGMOID)
+        sigmoid(k, logits, n);
+    if (correction || c->n_groups > 1 || c->router_score == CLB_SIGMOID) {
+        for (int i = 0; i < n; i++)
+            rank[i] = correction ? logits[i] + correction[i] : logits[i];
+        if ((c->n_groups > 1 && !keep_groups(c, rank)) ||
+            !clb_router_select(rank, n, top_k, experts))
+            return false;
+    }
+    if (c->router_score == CLB_SPARSEMIXER)
+        mix_sparsely(k, c, logits, experts, weights);
+    else if (c->router_score == CLB_SIGMOID)
+        weigh_scores(logits, c->router_weights == CLB_OVER_CHOSEN, top_k, experts, weights);
+    else if (c->router_weights == CLB_OVER_CHOSEN)
+        weigh_chosen(k, logits, top_k, experts, weights);
+    else
+        weigh_over_all(k, logits, n, top_k, experts, weights);
+    if (c->router_scale != 1)
+        for (int i = 0; i < top_k; i++)
+            weights[i] = weights[i] * c->router_scale;
     return true;
 }
 
@@ -55,6 +182,19 @@ void clb_router_group(struct clb_routes *r, int n, int n_experts, int top_k)
             r->token[slot] = t;
             r->weight[slot] = r->chosen_weight[i];
         }
+}
+
+void clb_router_all(struct clb_routes *r, int n, const float *weights)
+{
+    r->n_slots = n;
+    r->n_active = 1;
+    r->active[0] = 0;
+    r->first[0] = 0;
+    r->first[1] = n;
+    for (int t = 0; t < n; t++) {
+        r->token[t] = t;
+        r->weight[t] = weights[t];
+    }
 }
 
 int clb_router_common(const struct clb_routes *r, int n, int top_k)

@@ -20,14 +20,18 @@ struct clb_routes {
     float *chosen_weight; // (batch, top_k)
 };
 
-// Softmax over the top_k largest of logits (n_experts), ties to the lower index. experts (top_k)
-// ascending. False if a logit is NaN or Inf.
-bool clb_router_choose(const struct clb_kernels *k, const float *logits, int n_experts, int top_k,
-                       int32_t *experts, float *weights);
+// Chooses the top_k experts of a token, ascending, and their weights (top_k), as the configuration
+// says. logits (n_experts rounded up to 16) are overwritten; correction (n_experts) or NULL. False
+// if a logit is NaN or Inf.
+bool clb_router_choose(const struct clb_kernels *k, const struct clb_config *c, float *logits,
+                       const float *correction, int32_t *experts, float *weights);
 
 // Builds the slots from chosen and chosen_weight of n tokens, in a time that grows with the slots
 // and the experts.
 void clb_router_group(struct clb_routes *r, int n, int n_experts, int top_k);
+
+// Slots of n tokens that all go to one expert with these weights (n).
+void clb_router_all(struct clb_routes *r, int n, const float *weights);
 
 // The expert that has the largest weight of every one of n >= 1 tokens, ties to the lower index;
 // -1: they differ.

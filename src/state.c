@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Colibri authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "transformer.h"
+#include "state.h"
 
 #include "layout.h"
 #include "log.h"
@@ -52,12 +52,12 @@ static void take_routes(struct arena *a, struct clb_routes *r, size_t slots, siz
     r->chosen_weight = take(a, slots, sizeof *r->chosen_weight);
 }
 
-static void take_attention(struct arena *a, struct clb_attention *w, size_t rows, int head_dim,
-                           bool q8)
+static void take_attention(struct arena *a, struct clb_attention *w, size_t rows, int key_dim,
+                           int value_dim, bool q8)
 {
-    size_t padded = (size_t)clb_round_up((uint64_t)head_dim, CLB_TILE_ROWS);
+    size_t padded = (size_t)clb_round_up((uint64_t)value_dim, CLB_TILE_ROWS);
     size_t padded_rows = (size_t)clb_round_up(rows, 16);
-    w->queries = take_acts(a, rows, head_dim, q8);
+    w->queries = take_acts(a, rows, key_dim, q8);
     w->scores = take_floats(a, rows * CLB_CHUNK);
     w->scaled = q8 ? take_floats(a, rows * CLB_CHUNK) : NULL;
     w->part = take_floats(a, rows * padded);
@@ -68,15 +68,34 @@ static void take_attention(struct arena *a, struct clb_attention *w, size_t rows
         *per_row[i] = take_floats(a, padded_rows);
 }
 
-static void take_all(struct arena *a, struct clb_state *s, int threads, colibri_kv cache)
+static void take_latent(struct arena *a, struct clb_state *s, size_t n)
+{
+    const struct colibri_model *m = s->model;
+    const struct clb_config *c = &m->config;
+    size_t rows = (size_t)c->n_heads * n;
+    if (c->q_rank)
+        s->q_latent = take_acts(a, n, c->q_rank, clb_is_quantised(m->q.dtype));
+    s->kv_latent_stride = (size_t)clb_round_up((uint64_t)m->kv_a.rows, CLB_TILE_COLS);
+    s->kv_latent = take_floats(a, n * s->kv_latent_stride);
+    s->plain = take_acts(a, rows, c->head_dim - c->rope_dim, clb_is_quantised(m->k_b.dtype));
+    s->mixed = take_acts(a, rows, c->kv_rank, clb_is_quantised(m->v_b.dtype));
+    s->absorbed = take_floats(a, rows * s->mixed.stride);
+}
+
+static int largest_ffn(const struct colibri_model *m)
+{
+    int size = m->experts.size > m->dense.size ? m->experts.size : m->dense.size;
+    return size > m->shared.size ? size : m->shared.size;
+}
+
+static void take_all(struct arena *a, struct clb_state *s, int threads, colibri_kv kv)
 {
     const struct colibri_model *m = s->model;
     const struct clb_config *c = &m->config;
     size_t n = (size_t)s->batch, experts = c->n_experts ? (size_t)c->n_experts : 1;
     size_t slots = n * (c->top_k ? (size_t)c->top_k : 1);
-    int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    s->q_stride = (size_t)clb_round_up((uint64_t)q, CLB_TILE_COLS);
-    s->kv_stride = (size_t)clb_round_up((uint64_t)kv, CLB_TILE_COLS);
+    s->q_stride = (size_t)clb_round_up((uint64_t)m->q.rows, CLB_TILE_COLS);
+    s->kv_stride = (size_t)clb_round_up((uint64_t)m->k.rows, CLB_TILE_COLS);
     s->router_stride = (size_t)clb_round_up(experts, CLB_TILE_ROWS);
     s->logits_stride = (size_t)clb_round_up((uint64_t)c->vocab_size, CLB_TILE_ROWS);
 
@@ -85,26 +104,29 @@ static void take_all(struct arena *a, struct clb_state *s, int threads, colibri_
     s->q = take_floats(a, n * s->q_stride);
     s->k = take_floats(a, n * s->kv_stride);
     s->v = take_floats(a, n * s->kv_stride);
-    s->attention = take_acts(a, n, q, clb_is_quantised(m->o.dtype));
-    s->sines = take_floats(a, n * (size_t)c->head_dim / 2);
-    s->cosines = take_floats(a, n * (size_t)c->head_dim / 2);
+    s->attention = take_acts(a, n, m->o.cols, clb_is_quantised(m->o.dtype));
+    s->sines = take_floats(a, n * (size_t)c->rope_dim / 2);
+    s->cosines = take_floats(a, n * (size_t)c->rope_dim / 2);
     s->router_logits = take_floats(a, n * s->router_stride);
     take_routes(a, &s->routes, slots, experts);
     s->gathered = take_acts(a, slots, c->hidden_size, m->quantised);
-    s->gate = take_acts(a, slots, c->ffn_size, clb_is_quantised(m->down.dtype));
+    s->gate = take_acts(a, slots, largest_ffn(m), m->quantised);
     s->up = take_floats(a, slots * s->gate.stride);
     s->moe = take_floats(a, n * s->h.stride);
+    s->shared_logits = take_floats(a, n * CLB_TILE_ROWS);
+    s->shared_weight = take_floats(a, n);
+    s->routed_weight = take_floats(a, n);
     s->logits = take_floats(a, (size_t)s->logit_rows * s->logits_stride);
+    if (c->kv_rank)
+        take_latent(a, s, n);
 
-    int group = c->n_heads / c->n_kv_heads;
-    size_t rows = (size_t)(group > CLB_BLOCK_ROWS ? group : CLB_BLOCK_ROWS);
     s->attend = take(a, (size_t)threads, sizeof *s->attend);
     s->scratch = take(a, (size_t)threads, sizeof *s->scratch);
-    size_t padded = (size_t)clb_round_up((uint64_t)c->head_dim, CLB_TILE_COLS);
+    size_t key = (size_t)clb_round_up((uint64_t)s->key_dim, CLB_TILE_COLS);
     for (int i = 0; i < threads; i++) {
         struct clb_attention w;
-        take_attention(a, &w, rows, c->head_dim, cache == COLIBRI_KV_Q8);
-        float *scratch = take_floats(a, n * CLB_TILE_COLS + 2 * padded);
+        take_attention(a, &w, CLB_BLOCK_ROWS, s->key_dim, s->value_dim, kv == COLIBRI_KV_Q8);
+        float *scratch = take_floats(a, n * CLB_TILE_COLS + 2 * key);
         if (a->base) {
             s->attend[i] = w;
             s->scratch[i] = scratch;
@@ -120,6 +142,8 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m, int bat
     s->model = m;
     s->batch = batch;
     s->logit_rows = every_logit ? batch : 1;
+    s->key_dim = c->kv_rank ? c->kv_rank + c->rope_dim : c->head_dim;
+    s->value_dim = c->kv_rank ? c->kv_rank : c->head_dim;
     struct arena a = {0};
     take_all(&a, s, threads, kv);
     size_t size = a.used;
@@ -133,8 +157,8 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m, int bat
     take_all(&a, s, threads, kv);
     CLB_LOG("call: %zu bytes of buffers for batches of %d tokens, %d threads", size, batch,
             threads);
-    int rc = clb_cache_create(&s->cache, c->n_layers, c->n_kv_heads, c->head_dim, n_positions, kv,
-                              error);
+    int rc = clb_cache_create(&s->cache, c->n_layers, c->n_kv_heads, s->key_dim, s->value_dim,
+                              n_positions, kv, error);
     return rc ? rc : clb_pool_create(&s->pool, threads, error);
 }
 

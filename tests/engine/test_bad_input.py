@@ -138,8 +138,13 @@ def test_a_flipped_bit_in_an_unused_expert_is_found_by_verify(
         ("n_experts", "3.0", '"n_experts" is 3.0, expected an integer (digits without quotes)'),
         ("n_experts", "513", '"n_experts" is 513, expected 0 to 512'),
         ("top_k", "1e400", '"top_k" is 1e400, expected an integer (digits without quotes)'),
-        ("norm_eps", "1e400", '"norm_eps" is 1e400, which no float holds'),
-        ("norm_eps", "1e-60", '"norm_eps" is 1e-60, expected a positive float'),
+        ("norm_eps", "1e400", '"norm_eps" is 1e400: more than 15 digits, or beyond 1e-22 to 1e22'),
+        ("norm_eps", "0.0", '"norm_eps" is 0, expected a positive float'),
+        (
+            "norm_eps",
+            "0.1000000000000001",
+            '"norm_eps" is 0.1000000000000001: more than 15 digits, or beyond 1e-22 to 1e22',
+        ),
         ("eos_ids", "[1, null]", '"eos_ids" is null, expected an integer (digits without quotes)'),
         ("n_layers", '2, "n_layers": 2', '"n_layers" stands there twice'),
     ],
@@ -158,9 +163,9 @@ def test_a_wrong_value_in_the_configuration(
 def test_a_key_that_is_unknown_or_missing(run_engine: Run, model: Path) -> None:
     path = model / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(config | {"logit_scale": 2}), encoding="utf-8")
+    path.write_text(json.dumps(config | {"gate_scale": 2}), encoding="utf-8")
     line = fails(run_engine, 4, "--model", model, "--tokens", "1")
-    assert 'unknown key "logit_scale": it may change what the model computes' in line
+    assert 'unknown key "gate_scale": it may change what the model computes' in line
     del config["rope_scale"]
     path.write_text(json.dumps(config), encoding="utf-8")
     line = fails(run_engine, 4, "--model", model, "--tokens", "1")
@@ -174,8 +179,23 @@ def test_a_key_that_is_unknown_or_missing(run_engine: Run, model: Path) -> None:
         ("n_kv_heads", 3, "n_heads is no multiple of n_kv_heads"),
         ("hidden_size", 48, "the two files do not belong together"),
         ("vocab_size", 49, "the two files do not belong together"),
-        ("architecture", "qwen", 'knows the architectures mixtral and llama, not "qwen"'),
-        ("architecture", "llama", "the architecture llama goes with n_experts 0"),
+        ("architecture", "", "architecture is empty"),
+        ("rope_dim", 5, "rope_dim is odd or larger than head_dim"),
+        ("rope_dim", 4096, "rope_dim is odd or larger than head_dim"),
+        ("rope_dim", 0, "the section rope is not part of a model with this config.json"),
+        ("rope_kind", "thirds", '"rope_kind" is "thirds", expected one of: half pairs'),
+        ("rope_kind", "hal", '"rope_kind" is "hal", expected one of: half pairs'),
+        ("activation", "swiglu_oai", "swiglu_oai needs activation_limit"),
+        ("router_score", "sparsemixer", "sparsemixer needs a top_k of 2 and router_jitter"),
+        ("n_groups", 2, "n_groups and top_groups do not fit n_experts and top_k"),
+        ("top_groups", 2, "top_groups is larger than n_groups"),
+        ("window_layers", [1, 1], "not layers in ascending order"),
+        ("window_layers", [7], "not layers in ascending order"),
+        ("dense_layers", [0], "dense_layers and dense_ffn_size do not fit"),
+        ("dense_ffn_size", 64, "dense_layers and dense_ffn_size do not fit"),
+        ("shared_ffn_size", 64, "has no section shared_up_weights"),
+        ("kv_rank", 32, "kv_rank, q_rank and v_dim do not fit each other"),
+        ("q_rank", 32, "kv_rank, q_rank and v_dim do not fit each other"),
     ],
 )
 def test_a_configuration_that_does_not_fit(

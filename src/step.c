@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "step.h"
+
+void clb_step_multiply(const struct clb_step *st, const struct clb_matrix *m, int layer, int expert,
+                       int chunk, const struct clb_acts *x, int first, int n, float *y,
+                       size_t y_stride)
+{
+    const int rows = clb_chunk_rows(m->rows, chunk);
+    clb_matrix_mm(st->kernels, m, clb_matrix_item(m, layer, expert),
+                  chunk * (CLB_CHUNK_ROWS / CLB_TILE_ROWS),
+                  (rows + CLB_TILE_ROWS - 1) / CLB_TILE_ROWS, x, (size_t)first, n, y, y_stride);
+    if (!m->bias.data)
+        return;
+    const float *bias = clb_vector_item(&m->bias, layer, expert) + chunk * CLB_CHUNK_ROWS;
+    for (int t = 0; t < n; t++)
+        st->kernels->f32_axpy(y + (size_t)t * y_stride, 1.0f, bias, rows);
+}
+
+void clb_step_quantise(const struct clb_step *st, const struct clb_acts *x, size_t row, size_t from,
+                       size_t n)
+{
+    if (!x->q8.q)
+        return;
+    size_t at = row * x->stride + from;
+    st->kernels->f32_q8_quantize(x->q8.q + at, x->q8.scale + at / CLB_BLOCK,
+                                 x->q8.sum + at / CLB_BLOCK, x->f32 + at, (int)n);
+}
+
+static void norm_item(void *context, int token, int worker)
+{
+    (void)worker;
+    struct clb_step *st = context;
+    const struct clb_config *c = &st->s->model->config;
+    struct clb_acts *h = &st->s->h;
+    size_t at = (size_t)token * h->stride;
+    const float *x = st->s->x + at, *weight = clb_vector_item(&st->norm->weight, st->norm_layer, 0);
+    if (st->norm->bias.data)
+        st->kernels->f32_layer_norm(h->f32 + at, x, weight,
+                                    clb_vector_item(&st->norm->bias, st->norm_layer, 0),
+                                    c->hidden_size, c->norm_eps);
+    else
+        st->kernels->f32_rms_norm(h->f32 + at, x, weight, c->hidden_size, c->norm_eps);
+    clb_step_quantise(st, h, (size_t)token, 0, h->stride);
+}
+
+void clb_step_normalise(struct clb_step *st)
+{
+    clb_pool_run(st->s->pool, st->n, norm_item, st);
+}
+
+void clb_step_add(const struct clb_step *st, const float *y, int chunk)
+{
+    struct clb_state *s = st->s;
+    const struct clb_config *c = &s->model->config;
+    size_t row = (size_t)chunk * CLB_CHUNK_ROWS;
+    for (int t = 0; t < st->n; t++, row += s->h.stride)
+        st->kernels->f32_axpy(s->x + row, c->residual_scale, y + row,
+                              clb_chunk_rows(c->hidden_size, chunk));
+}

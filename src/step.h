@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One step of a call: some tokens that go through the layers together, as the work items see it.
+#ifndef CLB_STEP_H
+#define CLB_STEP_H
+
+#include "layout.h"
+#include "state.h"
+
+// Rows that a worker takes at a time: 4 tiles, two blocks of a quantised vector.
+enum { CLB_CHUNK_ROWS = 4 * CLB_TILE_ROWS };
+
+struct clb_step {
+    struct clb_state *s;
+    const struct clb_kernels *kernels;
+    int n; // tokens
+    int first_position;
+    int layer;
+    int routed_layer, dense_layer; // of the layers of each kind, the next one
+    const int32_t *tokens;
+    const struct clb_norm *norm; // to apply
+    int norm_layer;
+    int logits_from; // first token whose logits are wanted
+    int window;      // of this layer; 0: none
+    int block_tokens, block_heads; // of a block of attention
+    const struct clb_ffn *ffn; // to run over the slots, and
+    int ffn_layer;             // the layer of its sections
+    bool adds_up, is_last;     // to what the FFN before it gave; and then to x
+};
+
+static inline int clb_chunks(const struct clb_matrix *m)
+{
+    return (m->rows + CLB_CHUNK_ROWS - 1) / CLB_CHUNK_ROWS;
+}
+
+// Rows of a chunk of n rows.
+static inline int clb_chunk_rows(int n, int chunk)
+{
+    int left = n - chunk * CLB_CHUNK_ROWS;
+    return left < CLB_CHUNK_ROWS ? left : CLB_CHUNK_ROWS;
+}
+
+// Multiplies chunk `chunk` of an item with vectors first .. first + n, and adds the bias; y is where
+// its rows go, whole tiles of them.
+void clb_step_multiply(const struct clb_step *st, const struct clb_matrix *m, int layer, int expert,
+                       int chunk, const struct clb_acts *x, int first, int n, float *y,
+                       size_t y_stride);
+
+// Quantises x[row][from .. from + n], if some matrix wants that.
+void clb_step_quantise(const struct clb_step *st, const struct clb_acts *x, size_t row, size_t from,
+                       size_t n);
+
+// Applies st->norm to all tokens: s->h.
+void clb_step_normalise(struct clb_step *st);
+
+// Adds residual_scale times the rows of a chunk of y (n, stride of hidden) to the residual stream.
+void clb_step_add(const struct clb_step *st, const float *y, int chunk);
+
+#endif
