@@ -206,11 +206,18 @@ def reaches(facts: Facts, level: str | None) -> bool:
     return facts.isa in ranks and level in ranks[: ranks.index(facts.isa) + 1]
 
 
-def compare(facts: Facts, target: Target, targets: Mapping[str, Target]) -> list[Finding]:
-    """How what a board says fits the target of its entry, and whether a push can work there."""
+def compare(
+    facts: Facts, target: Target, targets: Mapping[str, Target], *, is_emulated: bool = False
+) -> list[Finding]:
+    """How what a board says fits the target of its entry, and whether a push can work there.
+
+    An emulated board has no device tree of its kind, and is what it was started as.
+    """
     return [
         _compare_arch(facts, target),
-        _compare_kind(facts, target, targets),
+        Finding("target", "ok", "emulated")
+        if is_emulated
+        else _compare_kind(facts, target, targets),
         _compare_isa(facts, target),
         _compare_ram(facts, target),
         _compare_pages(facts, target),

@@ -19,7 +19,7 @@ from colibri_deploy.condition import (
     storage_speed,
     storage_speed_here,
 )
-from colibri_deploy.detect import ISA_FEATURES, Facts, compare, detect, detect_here
+from colibri_deploy.detect import ISA_FEATURES, Facts, Finding, compare, detect, detect_here
 from colibri_deploy.errors import BuildError, ColibriDeployError, ToolchainError
 from colibri_deploy.ssh import Connection
 from colibri_deploy.targets import ARCHITECTURES, Target
@@ -36,6 +36,7 @@ def examine_board(
     model_bytes: int | None,
     *,
     with_storage: bool,
+    is_emulated: bool = False,
 ) -> dict[str, Diagnosis]:
     """What was found on a board, by the name of the check; `levels` as in `Subject`.
 
@@ -53,7 +54,11 @@ def examine_board(
     )
     return {
         "SSH server": _server(connection.server_version),
-        **_fits_target(subject, target, targets, connection.board),
+        **_fits_target(
+            compare(subject.facts, target, targets, is_emulated=is_emulated),
+            subject.facts,
+            connection.board,
+        ),
         **_examine(subject),
     }
 
@@ -131,10 +136,7 @@ _UNFIT = {
 }
 
 
-def _fits_target(
-    subject: Subject, target: Target, targets: Mapping[str, Target], board: Board
-) -> dict[str, Diagnosis]:
-    facts = subject.facts
+def _fits_target(findings: list[Finding], facts: Facts, board: Board) -> dict[str, Diagnosis]:
     name, address = shlex.quote(board.name), shlex.quote(board.address)
     again = f"colibri-deploy boards remove {name} && colibri-deploy boards add {name} {address}"
     remedies = {
@@ -143,7 +145,7 @@ def _fits_target(
     }
     untold = {"RAM": facts.ram_bytes is None, "page size": facts.page_bytes is None}
     fit = {}
-    for finding in compare(facts, target, targets):
+    for finding in findings:
         what = finding.what
         if what == "ISA level" or untold.get(what):
             continue  # CHECKS looks at it more closely, or says that it is not told

@@ -329,7 +329,9 @@ def _check(choice: BoardChoice) -> _Check:
             facts = detect(connection)
     except ColibriDeployError as error:
         return _Check(choice, None, [Finding("answer", "wrong", error.message)], error.details)
-    return _Check(choice, facts, compare(facts, choice.target, load_targets(engine_root())))
+    targets = load_targets(engine_root())
+    is_emulated = choice.emulated is not None
+    return _Check(choice, facts, compare(facts, choice.target, targets, is_emulated=is_emulated))
 
 
 def _open(board: Board, hosts: KnownHosts, secrets: Secrets) -> Connection:

@@ -4,48 +4,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 from rich import box
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from colibri_deploy import doctor as library
 from colibri_deploy.checkup import HERE, Diagnosis
 from colibri_deploy.cli.board_choice import BoardChoice, boards_options
-from colibri_deploy.cli.console import print_json, stderr_console, stdout_console
+from colibri_deploy.cli.byte_progress import ByteProgress
+from colibri_deploy.cli.console import stdout_console
+from colibri_deploy.cli.many import Many, Tasks, many_options
 from colibri_deploy.errors import ColibriDeployError, DoctorError
+from colibri_deploy.many import BoardRun
 from colibri_deploy.model import Model
 from colibri_deploy.resources import engine_root
+from colibri_deploy.results import BoardResult, Step
 from colibri_deploy.targets import load_targets, select
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 _HARMLESS = ("ok", "note")
 
-
-@dataclass(frozen=True)
-class _Examined:
-    """What was found on one board, or here."""
-
-    name: str
-    target: str
-    found: dict[str, Diagnosis]
-
-    @property
-    def worse_than_notes(self) -> list[str]:
-        return [what for what, one in self.found.items() if one.severity not in _HARMLESS]
-
-    def record(self) -> dict[str, object]:
-        """The examination, for JSON."""
-        return {
-            "board": None if self.name == HERE else self.name,
-            "target": self.target,
-            "ok": not self.worse_than_notes,
-            "findings": [{"what": what, **asdict(one)} for what, one in self.found.items()],
-        }
+Found = dict[str, Diagnosis]  # by the name of the check
+Examine = Callable[[BoardRun], Found]
 
 
 @click.command()
@@ -59,7 +47,7 @@ class _Examined:
 @click.option(
     "--storage", is_flag=True, help="Measure the storage, too: writes 64 MiB and removes them."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@many_options
 @click.pass_context
 def doctor(
     context: click.Context,
@@ -67,7 +55,7 @@ def doctor(
     build_dir: Path,
     model: Path | None,
     storage: bool,
-    as_json: bool,
+    many: Many,
 ) -> None:
     """Find what ails boards, or without a board this machine.
 
@@ -75,51 +63,110 @@ def doctor(
     written.
     """
     model_bytes = Model.open(model).file.file_size if model else None
+    patients: list[tuple[str, str, Examine]] = []  # name, target
     if any(context.params[name] for name in ("board", "tag", "host", "target")):
-        console = stderr_console()
-        examined = []
         for choice in choose():
-            with console.status(choice.name):
-                examined.append(_examine(choice, model_bytes, storage))
+            examine: Examine = functools.partial(
+                _examine_board, choice=choice, model_bytes=model_bytes, storage=storage
+            )
+            patients.append((choice.name, choice.target.name, examine))
     else:
-        target = select(load_targets(engine_root()), "host")
-        levels = library.build_levels(build_dir, target)
-        directory = build_dir if build_dir.is_dir() else Path()
-        found = library.examine_here(directory, levels, model, model_bytes, with_storage=storage)
-        examined = [_Examined(HERE, target.name, found)]
-    if as_json:
-        print_json([one.record() for one in examined])
-    else:
-        for one in examined:
-            _print(one)
-    ailing = [one for one in examined if one.worse_than_notes]
-    if ailing:
-        raise DoctorError(
-            "; ".join(f"{one.name}: {', '.join(one.worse_than_notes)}" for one in ailing)
+        examine = functools.partial(
+            _examine_here,
+            build_dir=build_dir,
+            model=model,
+            model_bytes=model_bytes,
+            storage=storage,
         )
+        patients.append((HERE, "host", examine))
+    noted: dict[str, Found] = {}
+
+    def tasks(bars: Progress) -> Tasks:
+        return [
+            (
+                BoardRun(name, target),
+                functools.partial(_work, examine=examine, noted=noted, bars=bars),
+            )
+            for name, target, examine in patients
+        ]
+
+    def show(results: Sequence[BoardResult]) -> None:
+        for result in results:
+            if result.board in noted:
+                _print(result, noted[result.board])
+
+    many.run_tasks("doctor", tasks, show)
 
 
-def _examine(choice: BoardChoice, model_bytes: int | None, storage: bool) -> _Examined:
-    targets = load_targets(engine_root())
+def _work(run: BoardRun, *, examine: Examine, noted: dict[str, Found], bars: Progress) -> None:
+    """The examination as work on a board: each check is a step. Raises DoctorError."""
+    with ByteProgress(bars, run.board) as progress:
+        progress.start("examining", 0)
+        found = examine(run)
+    noted[run.board] = found
+    for what, one in found.items():
+        said = "; ".join(filter(None, (one.found, one.consequence, one.remedy)))
+        run.end(Step(what, "passed" if one.severity in _HARMLESS else "failed", said, 0.0))
+    ailing = [what for what, one in found.items() if one.severity not in _HARMLESS]
+    notes = [what for what, one in found.items() if one.severity == "note"]
+    run.reports["doctor"] = {
+        "ok": not ailing,
+        "findings": [{"what": what, **asdict(one)} for what, one in found.items()],
+    }
+    run.summary = f"{len(found)} checks" + (f", with notes on {', '.join(notes)}" if notes else "")
+    if ailing:
+        raise DoctorError(f"{run.board}: {', '.join(ailing)}")
+
+
+def _examine_board(
+    run: BoardRun, *, choice: BoardChoice, model_bytes: int | None, storage: bool
+) -> Found:
     levels = library.build_levels(choice.build_dir, choice.target)
     try:
-        with choice.connect() as connection:
-            found = library.examine_board(
-                connection, choice.target, targets, levels, model_bytes, with_storage=storage
-            )
+        with contextlib.ExitStack() as stack:
+            with run.step("connect") as step:
+                connection = stack.enter_context(choice.connect())
+                step.detail = connection.board.address
+                run.use(connection)
+            with run.step("examine"):
+                return library.examine_board(
+                    connection,
+                    choice.target,
+                    load_targets(engine_root()),
+                    levels,
+                    model_bytes,
+                    with_storage=storage,
+                    is_emulated=choice.emulated is not None,
+                )
     except ColibriDeployError as error:
-        found = library.unreachable(choice.board.address if choice.board else choice.name, error)
-    return _Examined(choice.name, choice.target.name, found)
+        run.check()  # the error may come of being stopped
+        address = choice.board.address if choice.board else choice.name
+        return library.unreachable(address, error)
 
 
-def _print(examined: _Examined) -> None:
+def _examine_here(
+    run: BoardRun,
+    *,
+    build_dir: Path,
+    model: Path | None,
+    model_bytes: int | None,
+    storage: bool,
+) -> Found:
+    target = select(load_targets(engine_root()), run.target)
+    levels = library.build_levels(build_dir, target)
+    directory = build_dir if build_dir.is_dir() else Path()
+    with run.step("examine"):
+        return library.examine_here(directory, levels, model, model_bytes, with_storage=storage)
+
+
+def _print(result: BoardResult, found: Found) -> None:
     """The findings, for people; below each that is not well what comes of it, and the command."""
-    prompt = "$" if examined.name == HERE else f"{examined.name}$"
+    prompt = "$" if result.board == HERE else f"{result.board}$"
     table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column(examined.name, no_wrap=True)
+    table.add_column(result.board, no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column(f"target {examined.target}", overflow="fold")
-    for what, one in examined.found.items():
+    table.add_column(f"target {result.target}", overflow="fold")
+    for what, one in found.items():
         mark = Text(one.severity, _STYLES[one.severity])
         table.add_row(what, mark, one.found)
         if one.consequence:

@@ -22,7 +22,7 @@ from colibri_deploy.cli.board_choice import BoardChoice
 from colibri_deploy.cli.byte_progress import ByteProgress, byte_bars
 from colibri_deploy.cli.console import print_json, stderr_console, stdout_console
 from colibri_deploy.errors import FileMissingError
-from colibri_deploy.many import BoardRun, run_all
+from colibri_deploy.many import BoardRun, Work, run_all
 from colibri_deploy.results import BoardResult, junit, verdict
 from colibri_deploy.ssh import Connection
 
@@ -31,6 +31,7 @@ _JOBS = 4
 _STYLES = {"passed": "green", "failed": "bold red", "stopped": "yellow"}
 
 BoardWork = Callable[[BoardRun, BoardChoice, Connection, ByteProgress], None]
+Tasks = Sequence[tuple[BoardRun, Work]]
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,40 @@ class Many:
         `shows`, which the work may add to, print what came of it where there is one board only.
         `more` is what the JSON has besides the boards.
         """
-        runs = [BoardRun(choice.name, choice.target.name) for choice in choices]
+
+        def show(results: Sequence[BoardResult]) -> None:
+            if len(results) > 1:
+                _print(results)
+            else:
+                for show_one in shows:
+                    show_one()
+
+        def tasks(bars: Progress) -> Tasks:
+            return [
+                (
+                    BoardRun(choice.name, choice.target.name),
+                    functools.partial(_work, choice=choice, work=work, bars=bars),
+                )
+                for choice in choices
+            ]
+
+        self.run_tasks(verb, tasks, show, more)
+
+    def run_tasks(
+        self,
+        verb: str,
+        make_tasks: Callable[[Progress], Tasks],
+        show: Callable[[Sequence[BoardResult]], None],
+        more: Mapping[str, object] | None = None,
+    ) -> None:
+        """Does work that connects by itself; `show` prints what came of it. See `run`.
+
+        `make_tasks` is given the bars on which each shows where it is.
+        """
         console = stderr_console()
 
         def say(result: BoardResult) -> None:
-            if len(runs) > 1:
+            if len(tasks) > 1:
                 console.print(
                     f"{result.board}: {result.outcome}, {_said(result)} ({result.seconds:.1f} s)",
                     soft_wrap=True,
@@ -75,18 +105,16 @@ class Many:
             console.print(f"stopping {', '.join(names)}; Ctrl-C again leaves at once")
 
         with byte_bars() as bars:
+            tasks = make_tasks(bars)
             interrupted = run_all(
-                [
-                    (run, functools.partial(_work, choice=choice, work=work, bars=bars))
-                    for run, choice in zip(runs, choices, strict=True)
-                ],
+                tasks,
                 jobs=self.jobs,
                 timeout_s=self.timeout_s,
                 fail_fast=self.fail_fast,
                 on_end=say,
                 on_interrupt=wait,
             )
-        results = tuple(run.result() for run in runs)
+        results = tuple(run.result() for run, _ in tasks)
         error = verdict(results, interrupted)
         if self.junit_to is not None:
             _write(self.junit_to, junit(verb, results))
@@ -100,11 +128,8 @@ class Many:
             _write(Path(self.json_to), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         if self.prints_json:
             print_json(record)
-        elif len(results) > 1:
-            _print(results)
         else:
-            for show in shows:
-                show()
+            show(results)
         if error is not None:
             raise error
 

@@ -293,6 +293,7 @@ def test_an_emulated_board_does_not_speak_for_this_machine(
     facts = board["facts"]
     assert (facts["arch"], facts["isa"], facts["cpu"]) == ("riscv64", None, None)
     assert (facts["ram_bytes"], facts["model"]) == (None, None)
+    assert {"what": "target", "verdict": "ok", "detail": "emulated"} in board["findings"]
 
 
 def test_list_and_show(boards: Boards, rack: Path, client_home: Path) -> None:

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from planted_boards import plant, plant_state
@@ -422,6 +424,11 @@ def rack(
     return write
 
 
+def findings_of(board: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """What was found on a board of the JSON, by the name of the check."""
+    return {one["what"]: one for one in board["doctor"]["findings"]}
+
+
 def test_notes_do_no_harm_and_warnings_have_a_code_of_their_own(
     doctor: Doctor, rack: Callable[[dict[str, str]], None], tmp_path: Path
 ) -> None:
@@ -436,10 +443,12 @@ def test_notes_do_no_harm_and_warnings_have_a_code_of_their_own(
     state.write_text("2\n")
     done = doctor("--board", "desk-pi", "--json")
     assert (done.status, done.stderr) == (44, "error: desk-pi: memory policy\n")
-    (record,) = json.loads(done.stdout)
-    assert (record["board"], record["target"], record["ok"]) == ("desk-pi", "rpi5", False)
-    (finding,) = [one for one in record["findings"] if one["what"] == "memory policy"]
-    assert finding == {
+    record = json.loads(done.stdout)
+    assert (record["verb"], record["ok"]) == ("doctor", False)
+    (board,) = record["boards"]
+    assert (board["board"], board["target"]) == ("desk-pi", "rpi5")
+    assert (board["outcome"], board["doctor"]["ok"]) == ("failed", False)
+    assert findings_of(board)["memory policy"] == {
         "what": "memory policy",
         "severity": "warning",
         "found": "vm.overcommit_memory = 2",
@@ -448,15 +457,86 @@ def test_notes_do_no_harm_and_warnings_have_a_code_of_their_own(
     }
 
 
+def test_each_check_is_a_case_of_junit_xml(
+    doctor: Doctor, rack: Callable[[dict[str, str]], None], client_home: Path
+) -> None:
+    rack({"proc/sys/vm/overcommit_memory": "2\n", "meminfo HugePages_Total": "8"})
+    done = doctor("--board", "*", "--junit", "out.xml", "--json", "out.json")
+    assert done.status == 45
+    cases = {
+        (suite.attrib["name"], case.attrib["name"]): case[0]
+        for suite in ElementTree.parse(client_home / "out.xml").getroot()
+        for case in suite.findall("testcase")
+    }
+    failed = {place for place, verdict in cases.items() if verdict.tag == "failure"}
+    assert failed == {("desk-pi", "memory policy"), ("gone", "connection")}
+    assert cases["desk-pi", "memory policy"].attrib["message"] == (
+        "vm.overcommit_memory = 2; the engine is refused its key/value cache while there is RAM; "
+        "sudo sysctl vm.overcommit_memory=0"
+    )
+    assert cases["desk-pi", "huge pages"].tag == "system-out"
+    assert set(CHECKS) - {"storage"} <= {what for board, what in cases if board == "desk-pi"}
+    record = json.loads((client_home / "out.json").read_text())
+    assert [board["outcome"] for board in record["boards"]] == ["failed", "failed"]
+    headings = [line.split() for line in done.stdout.splitlines() if "target rpi" in line]
+    assert headings == [["desk-pi", "target", "rpi5"], ["gone", "target", "rpi4"]]
+
+
+# Tells the free space when both boards are asked for it at the same time.
+MEETING_DF = """#!/bin/sh
+: >"{folder}/$$"
+tries=0
+while set -- "{folder}"/*; [ $# -lt 2 ]; do
+    [ $((tries += 1)) -lt {tries} ] || exit 1
+    sleep 0.1
+done
+echo Filesystem
+echo /dev/x 1 1 67108864 50% /
+"""
+
+
+@pytest.mark.parametrize(("jobs", "meet", "tries"), [("2", True, 100), ("1", False, 3)])
+def test_boards_are_examined_side_by_side(
+    jobs: str,
+    meet: bool,
+    tries: int,
+    doctor: Doctor,
+    planted_server: Callable[..., Server],
+    client_home: Path,
+    tmp_path: Path,
+) -> None:
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    boards, known = ["boards:"], []
+    for kind in ("openssh", "dropbear"):
+        df = MEETING_DF.format(folder=meeting, tries=tries)
+        server = planted_server(kind, "pi5", {"bin/df": df})
+        known.append(server.known_hosts_line)
+        boards.append(
+            f"  {kind}: {{target: rpi5, host: 127.0.0.1, user: {server.user}, "
+            f"port: {server.port}, key: {tmp_path}/key}}"
+        )
+    (client_home / ".ssh" / "known_hosts").write_text("".join(known))
+    (client_home / "boards.yaml").write_text("\n".join(boards) + "\n")
+    done = doctor("--board", "*", "--jobs", jobs, "--json")
+    first, second = (findings_of(board) for board in json.loads(done.stdout)["boards"])
+    assert ("free disk" in first) == meet
+    assert second["free disk"]["found"].startswith("64.0 GiB")
+
+
 def test_a_board_that_is_gone_does_not_hide_the_others(
     doctor: Doctor, rack: Callable[[dict[str, str]], None]
 ) -> None:
     rack({})
     done = doctor("--board", "*", "--json")
-    assert (done.status, done.stderr) == (44, "error: gone: connection\n")
-    first, second = json.loads(done.stdout)
-    assert (first["board"], first["ok"]) == ("desk-pi", True)
-    (finding,) = second["findings"]
+    assert done.status == 45
+    assert done.stderr.splitlines()[2:] == [
+        "error: 1 of 2 boards failed: gone at connection",
+        "gone: connection",
+    ]
+    first, second = json.loads(done.stdout)["boards"]
+    assert (first["board"], first["doctor"]["ok"]) == ("desk-pi", True)
+    (finding,) = findings_of(second).values()
     assert (finding["what"], finding["severity"]) == ("connection", "error")
     assert finding["found"] == "gone cannot be reached at port 1: Connection refused"
     assert finding["remedy"] == "ssh -v 127.0.0.1:1"
@@ -476,7 +556,8 @@ def test_a_key_exchange_that_nobody_speaks_any_more(
     address = f"{server.user}@127.0.0.1:{server.port}"
     done = doctor("--host", address, "--target", "rpi5", "--key", key, "--json")
     assert done.status == 44
-    ((finding,),) = (one["findings"] for one in json.loads(done.stdout))
+    (board,) = json.loads(done.stdout)["boards"]
+    (finding,) = findings_of(board).values()
     assert "it offers nothing that is known here" in finding["found"]
     assert "if its server is old, update it, dropbear to 2020.79 or later" in finding["found"]
 
@@ -488,8 +569,8 @@ def test_storage_is_measured_when_asked_for_and_nothing_is_left(
     home = tmp_path / "openssh" / "home"
     before = sorted(home.rglob("*"))
     done = doctor("--board", "desk-pi", "--storage", "--json")
-    (record,) = json.loads(done.stdout)
-    found = {one["what"]: one for one in record["findings"]}
+    (board,) = json.loads(done.stdout)["boards"]
+    found = findings_of(board)
     # Some file systems, such as tmpfs of an old kernel, cannot be read past the page cache.
     if "storage" in found.get("not told", {}).get("found", ""):
         pytest.fail("no O_DIRECT here")
@@ -548,9 +629,9 @@ def test_this_machine(
         require_program(f"qemu-{foreign}-static")
     (client_home / "build").mkdir()
     done = doctor("--json", **this_machine)
-    (record,) = json.loads(done.stdout)
-    found = {one["what"]: one for one in record["findings"]}
-    assert (record["board"], record["target"]) == (None, "host")
+    (board,) = json.loads(done.stdout)["boards"]
+    found = findings_of(board)
+    assert (board["board"], board["target"]) == ("this machine", "host")
     assert found["compiler"]["found"].startswith("zig ")
     assert (found["kernel"]["found"], found["ISA level"]["found"]) == (
         "Linux 6.1.0-37-amd64",
@@ -574,8 +655,8 @@ def test_a_model_on_a_drive_of_windows(
     )
     done = doctor("--model", drive / "model", "--json", **this_machine)
     assert (done.status, done.stderr) == (44, "error: this machine: WSL2, model\n")
-    (record,) = json.loads(done.stdout)
-    found = {one["what"]: one for one in record["findings"]}
+    (board,) = json.loads(done.stdout)["boards"]
+    found = findings_of(board)
     assert found["WSL2, builds"]["severity"] == "ok"
     assert found["WSL2, model"]["severity"] == "warning"
     assert found["WSL2, model"]["found"] == f"{drive}/model lies on a drive of Windows"
@@ -591,8 +672,8 @@ def test_what_this_machine_lacks(
         (few / name).symlink_to(shutil.which(name) or name)
     tree = this_machine["COLIBRI_SYSROOT"]
     done = doctor("--json", COLIBRI_SYSROOT=tree, PATH=f"{tree}/bin:{few}")
-    (record,) = json.loads(done.stdout)
-    found = {one["what"]: one for one in record["findings"]}
+    (board,) = json.loads(done.stdout)["boards"]
+    found = findings_of(board)
     assert found["emulators"]["found"].startswith("no qemu-user for ")
     assert found["emulators"]["remedy"] == "sudo apt install qemu-user-static"
     assert found["SSH client"]["remedy"] == "sudo apt install openssh-client"

@@ -188,6 +188,8 @@ def test_a_model_is_proved_on_a_board_that_is_started_for_it(
     assert smoke["generated"]["logits_hash"] == f"clb1:{golden}"
     assert smoke["generated"]["isa"] == "neon_dotprod"
     assert [vm["pid"] for vm in emulate("list")] == [record["pid"]]
+    done = deploy("doctor", *board[:2], **places)
+    assert (done.status, done.stderr) == (44, f"error: {board[1]}: free disk\n")  # of 40 MiB
     assert int(ask(record, "cat /dev/zero >fill; df -Pk . | tail -n 1").split()[3]) < 64
     (build_dir / "jetson-orin" / "colibri").unlink()
     changed = engine("jetson-orin").read_bytes() + b"\0"
