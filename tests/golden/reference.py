@@ -91,8 +91,8 @@ def maximum(a: F32, b: F32 | np.float32) -> F32:
 
 def clipped(x: F32, limit: np.float32, low: bool = True) -> F32:
     """Limited to -`limit` (if `low`) to `limit`; NaN stays NaN."""
-    y = np.where(x > F(0) - limit, x, F(0) - limit) if low else x
-    return np.where(np.isnan(x), x, np.where(y < limit, y, limit))
+    y = np.where(x < F(0) - limit, F(0) - limit, x) if low else x
+    return np.where(y > limit, limit, y)
 
 
 def plain_sum(x: F32) -> np.float32:
