@@ -8,11 +8,11 @@ import dataclasses
 from pathlib import Path
 
 from colibri_deploy.errors import ConfigError, FileMissingError, ModelFormatError
-from colibri_deploy.families import family_named
-from colibri_deploy.families.family import Family, Kind, WeightSection
+from colibri_deploy.families.family import Kind
 from colibri_deploy.model_config import ModelConfig
 from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
 from colibri_deploy.model_file import ModelFile
+from colibri_deploy.model_sections import Expected, Shape, expected_sections
 from colibri_deploy.sections import Section
 from colibri_deploy.tiles import BLOCK_DTYPES, DType, Layout
 
@@ -41,51 +41,37 @@ class Model:
                 f"{directory} is not a directory; give the one that `convert` wrote"
             )
         config = ModelConfig.read(directory / CONFIG_NAME)
-        family = _family(config, directory / CONFIG_NAME)
         file = ModelFile.open(directory / MODEL_NAME)
-        _check(file, config, family)
+        _check(file, config)
         return cls(directory, config, file)
 
 
-def _family(config: ModelConfig, path: Path) -> Family:
-    family = family_named(config.architecture)
-    if family is None:
-        raise ConfigError(
-            f"{path}: architecture is {config.architecture!r}, unknown to this version"
-        )
-    if family.has_experts != (config.n_experts > 0):
-        raise ConfigError(
-            f"{path}: n_experts is {config.n_experts}, "
-            f"which does not go with the architecture {config.architecture}"
-        )
-    return family
-
-
-def _check(file: ModelFile, config: ModelConfig, family: Family) -> None:
-    """Raise unless the file has exactly the sections that the config calls for."""
+def _check(file: ModelFile, config: ModelConfig) -> None:
+    """Raise unless the file has the sections that the config calls for, and no unknown ones."""
     tied = not file.has_section("lm_head")
-    expected = {section.name: section for section in family.sections(config, tied)}
+    expected = expected_sections(config, tied)
     for section in file.sections:
         if section.name == TOKENIZER:
             _check_tokenizer(file, section)
         elif section.name not in expected:
             raise ModelFormatError(
-                f"{file.path} has a section {section.name}, which a model of the architecture "
-                f"{config.architecture} does not have"
+                f"{file.path} has a section {section.name}, which a model of this config.json "
+                "does not have"
             )
     for name, wanted in expected.items():
-        if not file.has_section(name):
+        if file.has_section(name):
+            _check_section(file, file.section(name), wanted, tied)
+        elif wanted.required:
             raise ModelFormatError(f"{file.path} lacks the section {name}")
-        _check_section(file, file.section(name), wanted, tied)
 
 
-def _check_section(file: ModelFile, section: Section, wanted: WeightSection, tied: bool) -> None:
+def _check_section(file: ModelFile, section: Section, wanted: Expected, tied: bool) -> None:
     found = (section.n_layers, section.n_experts, section.rows, section.cols)
-    shape = (wanted.n_layers, wanted.n_experts, wanted.rows, wanted.cols)
-    if found != shape:
+    if found not in wanted.shapes:
+        shapes = " or ".join(_shown(shape) for shape in wanted.shapes)
         raise ConfigError(
             f"{file.path}: section {section.name} holds {_shown(found)}, "
-            f"config.json implies {_shown(shape)}"
+            f"config.json implies {shapes}"
         )
     dtypes: tuple[DType, ...] = _ANY
     layout = Layout.tiles
@@ -111,6 +97,6 @@ def _check_tokenizer(file: ModelFile, section: Section) -> None:
         raise ModelFormatError(f"{file.path}: section {TOKENIZER} is not one row of bytes")
 
 
-def _shown(shape: tuple[int, int, int, int]) -> str:
+def _shown(shape: Shape) -> str:
     n_layers, n_experts, rows, cols = shape
     return f"{n_layers} x {n_experts} of {rows} x {cols}"

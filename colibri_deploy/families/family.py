@@ -12,8 +12,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from colibri_deploy.mapped_tensor import Raw
 from colibri_deploy.families.hub_config import HubConfig
+from colibri_deploy.mapped_tensor import Raw
 from colibri_deploy.model_config import ModelConfig
 from colibri_deploy.tiles import FloatArray
 
@@ -68,8 +68,6 @@ class Family(Protocol):
 
     architecture: str  # in our config.json
     hub_architecture: str  # in the checkpoint's config.json
-    has_experts: bool  # whether n_experts is above 0
-    ignored: tuple[str, ...]  # regular expressions of tensors that the model does not use
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """Translate a checkpoint's config.
@@ -77,8 +75,13 @@ class Family(Protocol):
         Raises ConversionError, with the key's name, for everything that the engine does not do.
         """
 
-    def sections(self, config: ModelConfig, tied: bool) -> tuple[WeightSection, ...]:
+    def sections(
+        self, hub: HubConfig, config: ModelConfig, tied: bool
+    ) -> tuple[WeightSection, ...]:
         """All sections but `tokenizer`, in the order of the file; no `lm_head` if `tied`."""
 
     def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
         """Values of the sections without a source: name -> [n_layers * rows, cols]."""
+
+    def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
+        """Regular expressions of tensors that the model does not use."""

@@ -48,9 +48,11 @@ class HubConfig:
             raise self.refuse(name, f"expected an integer of at least {minimum}")
         return value
 
-    def number(self, name: str, default: float = _REQUIRED) -> float:
-        """A positive finite number; `default` if it is absent or null."""
+    def number(self, name: str, default: float = _REQUIRED, *, zero: float | None = None) -> float:
+        """A positive finite number; `default` if it is absent or null, `zero` if it is 0."""
         value = self._value(name, default)
+        if zero is not None and type(value) in (int, float) and value == 0:
+            return zero
         if not is_number(value) or value <= 0:
             raise self.refuse(name, "expected a positive number")
         return float(value)
@@ -69,23 +71,35 @@ class HubConfig:
             raise self.refuse(name, "expected a string")
         return value
 
-    def architectures(self) -> tuple[str, ...]:
-        """The names of the checkpoint's architectures."""
-        names = self._config.get("architectures") or []
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise self.refuse("architectures", "expected a list of names")
-        return tuple(names)
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings; empty if it is absent or null."""
+        values = self._config.get(name) or []
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.refuse(name, "expected a list of names")
+        return tuple(values)
 
-    def rope(self) -> Mapping[str, Any]:
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of integers; empty if it is absent or null."""
+        values = self._config.get(name) or []
+        if not isinstance(values, list) or not all(type(value) is int for value in values):
+            raise self.refuse(name, "expected a list of integers")
+        return tuple(values)
+
+    def first(self, *names: str) -> str:
+        """The first of these keys that is there and not null; the first one if none is."""
+        return next((name for name in names if self.has(name)), names[0])
+
+    def rope(self, absent: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """RoPE's parameters in the style of transformers 5, `rope_type` filled in.
 
-        `rope_theta` and the lengths are there if the config has them anywhere.
+        `rope_theta` and the lengths are there if the config has them anywhere. `absent` stands
+        for parameters that the config does not have at all.
         """
         name = "rope_scaling" if self.has("rope_scaling") else "rope_parameters"
         parameters = self._config.get(name)
         if parameters is None:
-            parameters = {}
-        if not isinstance(parameters, dict) or any(
+            parameters = absent or {}
+        if not isinstance(parameters, Mapping) or any(
             isinstance(value, dict) for value in parameters.values()
         ):
             raise self.refuse(name, "expected one set of parameters for all layers")
@@ -106,7 +120,7 @@ class HubConfig:
         if not any(self._config.get(name) is value for value in allowed):
             raise self.refuse(name, "not supported")
 
-    def token_ids(self, name: str, default: int) -> tuple[int, ...]:
+    def token_ids(self, name: str, default: int | None) -> tuple[int, ...]:
         """One id, several, or none (null), as transformers' `generate` sees them.
 
         generation_config.json goes first, then config.json, then the class's default.

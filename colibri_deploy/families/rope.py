@@ -31,29 +31,32 @@ class Rope:
     longest: int | None = None  # the longest sequence that they hold for; None: any
 
 
-def read_rope(
-    hub: HubConfig,
-    head_dim: int,
-    default_theta: float,
-    *,
-    partial: float | None = None,
-    kinds: tuple[str, ...] = ("default", "linear", "llama3", "yarn", "longrope"),
-) -> Rope:
+@dataclasses.dataclass(frozen=True)
+class RopeDefaults:
+    """What a family's class in transformers assumes."""
+
+    theta: float = 10000.0
+    partial: float | None = None  # `partial_rotary_factor`; None: heads are rotated as a whole
+    kinds: tuple[str, ...] = ("default", "linear", "llama3", "yarn", "longrope")
+    absent: Mapping[str, Any] | None = None  # parameters where the config has none
+
+
+def read_rope(hub: HubConfig, head_dim: int, defaults: RopeDefaults) -> Rope:
     """RoPE of heads of `head_dim` elements.
 
-    `partial` is the family's default of `partial_rotary_factor`, if it knows that key. `kinds` are
-    the scalings that it computes. Raises ConversionError, naming the key, for others, and for a
-    rotated part of the head where the family has none.
+    Raises ConversionError, naming the key, for scalings that the family does not compute, and for a
+    rotated part of the head where it rotates all.
     """
-    parameters = hub.rope()
-    kind = parameters["rope_type"]
+    parameters = hub.rope(defaults.absent)
+    kind, kinds = parameters["rope_type"], defaults.kinds
     if kind not in kinds:
         raise ConversionError(
             f"config.json: RoPE scaling of type {kind!r} is not supported, only {', '.join(kinds)}"
         )
     rotated = head_dim
-    if partial is not None:
-        rotated = int(head_dim * _number(parameters, "partial_rotary_factor", partial))
+    if defaults.partial is not None:
+        part = positive(parameters, "partial_rotary_factor", defaults.partial)
+        rotated = int(head_dim * part)
     elif parameters.get("partial_rotary_factor", 1) != 1:
         factor = parameters["partial_rotary_factor"]
         raise ConversionError(
@@ -65,7 +68,7 @@ def read_rope(
         )
     if kind == "yarn" and rotated % 2:
         raise ConversionError(f"config.json: yarn needs an even number of elements, not {rotated}")
-    theta = _number(parameters, "rope_theta", default_theta)
+    theta = positive(parameters, "rope_theta", defaults.theta)
     powers = _powers(theta, rotated)
     plain = np.float32(1) / powers
     match kind:
@@ -83,7 +86,7 @@ def read_rope(
 
 def inverse_frequencies(hub: HubConfig, head_dim: int, default_theta: float) -> FloatArray:
     """Inverse frequencies [head_dim / 2] of `read_rope`."""
-    return read_rope(hub, head_dim, default_theta).frequencies
+    return read_rope(hub, head_dim, RopeDefaults(default_theta)).frequencies
 
 
 def yarn_magnitude(factor: float, weight: float) -> float:
@@ -94,9 +97,9 @@ def yarn_magnitude(factor: float, weight: float) -> float:
 def yarn_factor(parameters: Mapping[str, Any]) -> float:
     """How many times as long as in training a context may be."""
     if parameters.get("factor") is not None:
-        return _number(parameters, "factor")
-    original = _number(parameters, "original_max_position_embeddings")
-    return _number(parameters, "max_position_embeddings") / original
+        return positive(parameters, "factor")
+    original = positive(parameters, "original_max_position_embeddings")
+    return positive(parameters, "max_position_embeddings") / original
 
 
 def _powers(theta: float, rotated: int) -> FloatArray:
@@ -114,14 +117,14 @@ def _log(value: float) -> float:
 
 
 def _linear(frequencies: FloatArray, parameters: Mapping[str, Any]) -> FloatArray:
-    return frequencies / np.float32(_number(parameters, "factor"))
+    return frequencies / np.float32(positive(parameters, "factor"))
 
 
 def _llama3(frequencies: FloatArray, parameters: Mapping[str, Any]) -> FloatArray:
     """Llama 3.1: long wavelengths are slowed down, short ones kept, smoothly between."""
-    factor = np.float32(_number(parameters, "factor"))
-    low, high = _number(parameters, "low_freq_factor"), _number(parameters, "high_freq_factor")
-    length = _number(parameters, "original_max_position_embeddings")
+    factor = np.float32(positive(parameters, "factor"))
+    low, high = positive(parameters, "low_freq_factor"), positive(parameters, "high_freq_factor")
+    length = positive(parameters, "original_max_position_embeddings")
     if high <= low:
         raise ConversionError(
             f"config.json: RoPE high_freq_factor {high} is not above low_freq_factor {low}"
@@ -139,13 +142,13 @@ def _llama3(frequencies: FloatArray, parameters: Mapping[str, Any]) -> FloatArra
 def _yarn(powers: FloatArray, theta: float, rotated: int, parameters: Mapping[str, Any]) -> Rope:
     """YaRN (https://arxiv.org/abs/2309.00071): long wavelengths slowed down, short ones kept."""
     factor = yarn_factor(parameters)
-    length = _number(parameters, "original_max_position_embeddings")
+    length = positive(parameters, "original_max_position_embeddings")
     scale = parameters.get("attention_factor")
     if scale is not None:
-        scale = _number(parameters, "attention_factor")
+        scale = positive(parameters, "attention_factor")
     elif parameters.get("mscale") and parameters.get("mscale_all_dim"):
-        scale = yarn_magnitude(factor, _number(parameters, "mscale"))
-        scale /= yarn_magnitude(factor, _number(parameters, "mscale_all_dim"))
+        scale = yarn_magnitude(factor, positive(parameters, "mscale"))
+        scale /= yarn_magnitude(factor, positive(parameters, "mscale_all_dim"))
     else:
         scale = yarn_magnitude(factor, 1.0)
 
@@ -153,8 +156,8 @@ def _yarn(powers: FloatArray, theta: float, rotated: int, parameters: Mapping[st
         """The element that turns so often within the original length."""
         return rotated * _log(length / (rotations * 2 * math.pi)) / (2 * _log(theta))
 
-    low = dimension(_number(parameters, "beta_fast", 32.0))
-    high = dimension(_number(parameters, "beta_slow", 1.0))
+    low = dimension(positive(parameters, "beta_fast", 32.0))
+    high = dimension(positive(parameters, "beta_slow", 1.0))
     if parameters.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rotated - 1)
@@ -178,9 +181,9 @@ def _longrope(powers: FloatArray, parameters: Mapping[str, Any]) -> Rope:
         raise ConversionError(f"config.json: RoPE short_factor is not {len(powers)} numbers")
     if not all(is_number(one) and one > 0 for one in factors):
         raise ConversionError("config.json: RoPE short_factor holds what is no positive number")
-    length = _number(parameters, "original_max_position_embeddings")
+    length = positive(parameters, "original_max_position_embeddings")
     if parameters.get("attention_factor") is not None:
-        scale = _number(parameters, "attention_factor")
+        scale = positive(parameters, "attention_factor")
     else:
         factor = yarn_factor(parameters)
         scale = 1.0 if factor <= 1 else math.sqrt(1 + _log(factor) / _log(length))
@@ -188,9 +191,10 @@ def _longrope(powers: FloatArray, parameters: Mapping[str, Any]) -> Rope:
     return Rope(frequencies, scale, int(length))
 
 
-def _number(parameters: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    value = parameters.get(name)
-    if value is None and default is not None:
+def positive(parameters: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """One of RoPE's parameters. Raises ConversionError if it is no positive number."""
+    value: Any = parameters.get(name)
+    if value is None:
         value = default
     if not is_number(value) or value <= 0:
         raise ConversionError(f"config.json: RoPE {name} is {value!r}, expected a positive number")

@@ -22,7 +22,7 @@ from colibri_deploy.tiles import DType, Layout
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [
-        ('"mixtral"', '"qwen9"', ConfigError, "architecture is 'qwen9', unknown to this version"),
+        ('"mixtral"', '""', ConfigError, "architecture is , expected 1 to 31 characters"),
         (
             '"ffn_size": 40',
             '"ffn_size": 41',
@@ -30,7 +30,24 @@ from colibri_deploy.tiles import DType, Layout
             "section gate_weights holds 2 x 3 of 40 x 32, config.json implies 2 x 3 of 41 x 32",
         ),
         ('"vocab_size": 50', '"vocab_size": 51', ConfigError, "section embeddings holds 1 x 1 of"),
-        ('"mixtral"', '"llama"', ConfigError, "n_experts is 3, which does not go with the arch"),
+        (
+            '"n_experts": 3,\n  "top_k": 2',
+            '"n_experts": 0,\n  "top_k": 0',
+            ModelFormatError,
+            "has a section router, which a model of this config.json does not have",
+        ),
+        (
+            '"rope_scale": 1.0,',
+            '"rope_scale": 1.0, "shared_ffn_size": 24,',
+            ModelFormatError,
+            "lacks the section shared_gate_weights",
+        ),
+        (
+            '"rope_scale": 1.0,',
+            '"rope_scale": 1.0, "dense_layers": [0], "dense_ffn_size": 40,',
+            ConfigError,
+            "section gate_weights holds 2 x 3 of 40 x 32, config.json implies 1 x 3 of 40 x 32",
+        ),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(
@@ -69,7 +86,7 @@ def rewrite(path: Path, change: Callable[[SectionSpec], SectionSpec | None]) -> 
     [
         ("router", None, "lacks the section router"),
         ("embeddings", None, "lacks the section embeddings"),
-        ("router", {"name": "router_bias"}, "has a section router_bias, which a model of the arch"),
+        ("router", {"name": "router_2"}, "has a section router_2, which a model of this config.js"),
         ("router", {"dtype": DType.q4}, "router is stored as q4 tiles, expected f32 tiles"),
         ("router", {"dtype": DType.f16}, "router is stored as f16 tiles, expected f32 tiles"),
         ("final_norm", {"dtype": DType.bf16}, "final_norm is stored as bf16 rows, expected f32 r"),
