@@ -89,7 +89,8 @@ def open_gguf_source(path: Path) -> Source:
     keys.refuse_rest()
     family = Mixtral() if config.n_experts else Llama()
     tied = "output.weight" not in file.tensors
-    sections = tuple(_translate(section, file, config) for section in family.sections(config, tied))
+    stored = family.sections(HubConfig({}), config, tied)
+    sections = tuple(_translate(section, file, config) for section in stored)
     tensors = {name: tensor for name, tensor in file.tensors.items() if name != _FACTORS}
     return Source(
         path=path,

@@ -29,7 +29,7 @@ def open_hub_source(directory: Path) -> Source:
     family = family_of(hub)
     config = family.read_config(hub)
     tied = hub.boolean("tie_word_embeddings", False)
-    sections = family.sections(config, tied)
+    sections = family.sections(hub, config, tied)
     computed = family.computed(hub, config)
     tensors, notes = dict(checkpoint.tensors), []
     if tied and _drop_tied_head(tensors, (config.vocab_size, config.hidden_size)):
@@ -47,7 +47,7 @@ def open_hub_source(directory: Path) -> Source:
         sections=sections,
         computed=computed,
         tensors=tensors,
-        ignored=family.ignored,
+        ignored=family.ignored(hub, config),
         tokenizer=build_tokenizer_section(directory),
         notes=tuple(notes),
     )
