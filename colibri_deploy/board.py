@@ -40,6 +40,29 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?")
 
 
+class _Content(BaseModel):
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
+
+
+class Limits(_Content):
+    """What of a board and of the line to it we may use."""
+
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Threads of the engine when it computes; by default one for each CPU."""
+    push_mb_per_s: Annotated[float, Field(gt=0)] | None = None
+    """How fast to send, in 1e6 bytes a second; by default as fast as can be."""
+
+    @property
+    def engine_options(self) -> tuple[str, ...]:
+        """What the engine is to be told when it computes on the board."""
+        return () if self.threads is None else ("--threads", str(self.threads))
+
+
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True)
 class Board:
     """One board, as the tool connects to it."""
@@ -54,6 +77,7 @@ class Board:
     jump: tuple[Board, ...] = ()  # the hosts to go through, first to last
     ssh_config: bool = True  # whether ~/.ssh/config has a say
     tags: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
 
     @property
     def address(self) -> str:
@@ -107,12 +131,6 @@ _Name = Annotated[
 _STRINGS = {"type": "array", "items": {"type": "string"}}
 
 
-class _Content(BaseModel):
-    model_config = ConfigDict(
-        strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True
-    )
-
-
 class BoardEntry(_Content):
     """What boards.yaml may say of one board."""
 
@@ -140,6 +158,8 @@ class BoardEntry(_Content):
     """Hosts to go through, first to last: user@host[:port], or the name of another board."""
     tags: Annotated[tuple[_Name, ...], BeforeValidator(_tuple)] = ()
     """Words by which --tag chooses boards."""
+    limits: Limits = NO_LIMITS
+    """What of the board and of the line to it we may use."""
 
 
 class BoardsFile(_Content):
@@ -234,6 +254,7 @@ def _board(name: str, entries: Mapping[str, PlacedEntry], trail: tuple[str, ...]
         workdir=entry.workdir,
         jump=resolve_jump(entry.jump, known),
         tags=entry.tags,
+        limits=entry.limits,
     )
 
 

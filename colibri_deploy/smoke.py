@@ -256,7 +256,7 @@ class _Test:
         self._run(*files, "--verify")
         goldens = load_goldens()
         for number, golden in enumerate(goldens, 1):
-            found = Generation.parse(self._run(*files, *golden.prompt.arguments()))
+            found = self._generate(*files, *golden.prompt.arguments())
             self.figures["golden"] = found.figures
             difference = found.difference(golden)
             if difference:
@@ -280,9 +280,7 @@ class _Test:
             )
         golden, coverage = self.reference.golden, self.reference.coverage
         model = self._path("current")
-        generated = Generation.parse(
-            self._run("--model", model, *self.reference.prompt.arguments())
-        )
+        generated = self._generate("--model", model, *self.reference.prompt.arguments())
         self.generated, self.figures["model"] = generated, generated.figures
         difference = generated.difference(golden)
         if difference:
@@ -307,6 +305,10 @@ class _Test:
 
     def _path(self, *names: str) -> str:
         return "/".join((self.state.root, *names))
+
+    def _generate(self, *arguments: str) -> Generation:
+        options = self.shell.connection.board.limits.engine_options
+        return Generation.parse(self._run(*arguments, *options))
 
     def _run(self, *arguments: str, timeout_s: float = _LONG_SECONDS) -> str:
         return self._output(self.shell.attempt("run", *arguments, timeout_s=timeout_s))

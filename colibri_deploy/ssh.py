@@ -156,7 +156,7 @@ class Connection:
                 channel.settimeout(STALL_SECONDS)
                 channel.exec_command(command)
                 try:
-                    for chunk in stdin:
+                    for chunk in _paced(stdin, self.board.limits.push_mb_per_s):
                         channel.sendall(chunk)
                     channel.shutdown_write()
                 except TimeoutError as error:
@@ -387,6 +387,16 @@ def _typed(name: str, what: str, complaints: IO[bytes] | None = None) -> Iterato
             complaints.seek(0)
             details = complaints.read().decode(errors="replace").strip()
         raise ConnectionLostError(f"{what} {name}: {reason}", details) from error
+
+
+def _paced(chunks: Iterable[bytes], mb_per_s: float | None) -> Iterator[bytes]:
+    """The same, no faster than that."""
+    due = time.monotonic()
+    for chunk in chunks:
+        yield chunk
+        if mb_per_s is not None:
+            due += len(chunk) / (mb_per_s * 1e6)
+            time.sleep(max(0.0, due - time.monotonic()))
 
 
 def _first(known: Iterable[str], wanted: Iterable[str]) -> tuple[str, ...]:

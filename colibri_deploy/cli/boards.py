@@ -142,6 +142,7 @@ def show(name: str, as_json: bool) -> None:
         ("key", str(board.key) if board.key else ""),
         ("work directory", board.workdir),
         ("tags", " ".join(board.tags)),
+        ("limits", ", ".join(f"{name} {said:g}" for name, said in _limits(board).items())),
         ("target", f"{target.name}: {target.facts.description}"),
         ("CPU", target.facts.cpu or ""),
         *(("caveat", caveat) for caveat in target.facts.caveats),
@@ -374,6 +375,11 @@ def _way(board: Board) -> str:
     return ", ".join(hop.name for hop in board.jump)
 
 
+def _limits(board: Board) -> dict[str, float]:
+    """Those that are set."""
+    return board.limits.model_dump(exclude_none=True)
+
+
 def _board_record(board: Board, path: Path) -> dict[str, object]:
     return {
         "name": board.name,
@@ -386,6 +392,7 @@ def _board_record(board: Board, path: Path) -> dict[str, object]:
         "workdir": board.workdir,
         "jump": [hop.address for hop in board.jump],
         "tags": list(board.tags),
+        "limits": _limits(board),
         "file": str(path),
     }
 

@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator
 
 from colibri_deploy.board import (
     Board,
+    Limits,
     load_boards,
     parse_address,
     resolve_jump,
@@ -42,6 +43,7 @@ boards:
   shelf-pi:
     target: rpi5
     host: shelf-pi.example
+    limits: {threads: 3, push_mb_per_s: 2.5}
 """
 
 
@@ -79,6 +81,7 @@ def test_a_good_file_is_read(boards_yaml: Callable[[str], Path]) -> None:
             target="rpi5",
             key=None,
             workdir=".local/share/colibri",
+            limits=Limits(threads=3, push_mb_per_s=2.5),
         ),
     }
     assert boards["desk-orin"].address == "nvidia@192.0.2.10:2222"
@@ -129,6 +132,9 @@ def test_the_projects_board_hides_the_users_of_the_same_name(
         ),
         ("gate@gate.example", "[7]", "line 9, field boards.desk-orin.jump.0: input should be a v"),
         ("orin]", "or in]", "line 10, field boards.desk-orin.tags.1: a name is made of letters"),
+        ("s: 3", "s: 0", "line 14, field boards.shelf-pi.limits.threads: input should be greater"),
+        ("s: 2.5", "s: 0", "line 14, field boards.shelf-pi.limits.push_mb_per_s: input should be"),
+        ("threads: 3", "ram: 3", "line 14, field boards.shelf-pi.limits.ram: no such field; "),
         ("boards:", "board:", "line 1, field boards: missing"),
         (GOOD, "boards: []\n", "line 1, field boards: input should be a valid dictionary"),
         (GOOD, "- desk-orin\n", "line 1: expected fields like 'boards:'"),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from board_fixtures import Place, report_of
 from ssh_servers import KINDS, NewKey, Server
 
 from colibri_deploy.process import Completed, run
@@ -237,6 +238,7 @@ boards:
     port: 1
     tags: [lab, old]
     workdir: /data/colibri
+    limits: {threads: 2, push_mb_per_s: 0.5}
   orin:
     target: jetson-orin
     host: 192.0.2.10
@@ -315,6 +317,7 @@ def test_list_and_show(boards: Boards, rack: Path, client_home: Path) -> None:
         "workdir": ".local/share/colibri",
         "jump": ["gate@gate.example", "127.0.0.1:1"],
         "tags": [],
+        "limits": {},
         "file": "boards.yaml",
     }
     assert [one["name"] for one in json.loads(boards("list", "--tag", "old", "--json").stdout)] == [
@@ -325,13 +328,33 @@ def test_list_and_show(boards: Boards, rack: Path, client_home: Path) -> None:
     shown = boards("show", "pi-2").stdout
     for words in ("/data/colibri", "lab old", "rpi4: Raspberry Pi 4", "Needs a 64-bit system"):
         assert words in shown
+    assert "threads 2, push_mb_per_s 0.5" in shown
     record = json.loads(boards("show", "pi-2", "--json").stdout)
     assert (record["workdir"], record["facts"]["arch"]) == ("/data/colibri", "aarch64")
+    assert record["limits"] == {"threads": 2, "push_mb_per_s": 0.5}
     assert boards("show", "pi-3").status == 28
     rack.unlink()
     empty = f"no boards yet in boards.yaml or {client_home}/.config/colibri/boards.yaml"
     assert boards("list").stdout.startswith(empty)
     assert json.loads(boards("list", "--json").stdout) == []
+
+
+def test_the_limits_of_a_board_hold(
+    sshd: Callable[..., Place],
+    deploy: Callable[..., Completed],
+    small_model: Path,
+    tmp_path: Path,
+) -> None:
+    desk = sshd("desk")
+    threads = (os.cpu_count() or 1) + 1  # never the default
+    with (tmp_path / "boards.yaml").open("a") as file:
+        file.write(f"    limits: {{threads: {threads}, push_mb_per_s: 0.5}}\n")
+    words = (*desk.arguments, "--model", small_model, "--num-tokens", "3", "--json")
+    pushed = report_of(deploy("push", *desk.arguments, "--model", small_model, "--json"), "push")
+    assert pushed["bytes_sent"] > 1_000_000
+    assert pushed["seconds"] > pushed["bytes_sent"] / 0.5e6
+    smoke = report_of(deploy("smoke", *words), "smoke")
+    assert (smoke["ok"], smoke["generated"]["threads"]) == (True, threads)
 
 
 def test_remove_takes_one_entry_out(boards: Boards, rack: Path) -> None:
