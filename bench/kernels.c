@@ -89,7 +89,7 @@ static void attention_item(void *context, int item, int worker)
     struct job *j = context;
     int tokens = j->n < BATCH / GROUP ? j->n : BATCH / GROUP;
     clb_attend(&attend[worker], j->cache, &kernels, 0, item % HEADS, POSITIONS - tokens, tokens,
-               GROUP, 0);
+               GROUP, 0, NULL);
 }
 
 static void read_item(void *context, int item, int worker)
@@ -162,7 +162,7 @@ static void fill_cache(struct clb_cache *c, colibri_kv type)
 {
     colibri_error error;
     float scratch[2 * DIM];
-    if (clb_cache_create(c, 1, HEADS, DIM, POSITIONS, type, &error)) {
+    if (clb_cache_create(c, 1, HEADS, DIM, DIM, POSITIONS, type, &error)) {
         fprintf(stderr, "kernels: %s\n", error.message);
         exit(9);
     }
@@ -175,9 +175,9 @@ static void allocate_attention(void)
 {
     for (int i = 0; i < n_threads; i++) {
         struct clb_attention *a = &attend[i];
-        float **all[] = {&a->queries.f32, &a->scores,     &a->scaled,     &a->part,
-                         &a->out,         &a->max,        &a->sum,        &a->old_factor,
-                         &a->new_factor,  &a->chunk_max,  &a->chunk_sum};
+        float **all[] = {&a->queries.f32, &a->scores,    &a->scaled,   &a->part,
+                         &a->out,         &a->max,       &a->sum,      &a->old_factor,
+                         &a->new_factor,  &a->chunk_max, &a->chunk_sum};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
             *all[k] = allocate(BATCH * CLB_CHUNK * sizeof(float));
             memset(*all[k], 0, BATCH * CLB_CHUNK * sizeof(float));
@@ -191,8 +191,8 @@ static void allocate_attention(void)
 static void measure_all(size_t bytes, bool json)
 {
     static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4", "mxfp4"};
-    static const size_t pair_bytes[] = {4096, 2048, 2048, CLB_Q8_PAIR_BYTES, CLB_Q4_PAIR_BYTES,
-                                        CLB_MXFP4_PAIR_BYTES};
+    static const size_t pair_bytes[] = {
+        4096, 2048, 2048, CLB_Q8_PAIR_BYTES, CLB_Q4_PAIR_BYTES, CLB_MXFP4_PAIR_BYTES};
     static const clb_item_fn roofs[] = {muladd_item, muladd_item, muladd_item,
                                         dot_item,    dot_q4_item, dot_mxfp4_item};
     uint8_t *w = allocate(bytes);
@@ -219,7 +219,11 @@ static void measure_all(size_t bytes, bool json)
             r.work = gigabytes;
             if (batch > 1) {
                 r.n_items = n_threads;
-                r.work = 2e-9 * (d < Q8 ? 128 : d == Q8 ? 512 : 1024) * (double)PEAK_ROUNDS * n_threads;
+                r.work = 2e-9 *
+                         (d < Q8    ? 128
+                          : d == Q8 ? 512
+                                    : 1024) *
+                         (double)PEAK_ROUNDS * n_threads;
             }
             snprintf(name, sizeof name, "%s %s", names[d],
                      batch == 1 ? "matrix x vector" : "matrix x 32 vectors");

@@ -95,7 +95,7 @@ typedef struct colibri_route {
     int32_t layer, position, token;
     int32_t n_experts;      // that were chosen: the model's top_k
     const int32_t *experts; // (n_experts) ascending
-    const float *weights;   // (n_experts) their sum is 1
+    const float *weights;   // (n_experts) of each
 } colibri_route;
 
 // Called for each token that is fed, in each layer that has experts: for each batch layer by layer,
@@ -114,6 +114,10 @@ typedef struct colibri_infer_options {
     int32_t batch;        // prompt tokens per step; 0: 32
     int32_t threads;      // 0: 1
     colibri_kv kv;        // type of the key/value cache
+    float temperature;    // of the choice of a token, up to 100; 0: greedy, the three below unused
+    int32_t top_k;        // choose among so many tokens of largest logits; 0: all
+    float top_p;          // and among the fewest whose probabilities reach this; 0 or 1: all
+    uint64_t seed;        // the choice at a position depends on the seed, on every board alike
     colibri_route_fn on_route;     // NULL: none; `user` is that of colibri_infer
     colibri_warning_fn on_warning; // the same
 } colibri_infer_options;
@@ -125,7 +129,7 @@ typedef struct colibri_stats {
     colibri_kv kv;     // the type that AUTO stood for
 } colibri_stats;
 
-// Feeds tokens[n_tokens] (n >= 1), then generates greedily. `stats` may be NULL.
+// Feeds tokens[n_tokens] (n >= 1), then generates. `stats` may be NULL.
 int colibri_infer(const colibri_model *model, const colibri_infer_options *options,
                   const int32_t *tokens, size_t n_tokens, colibri_step_fn on_step, void *user,
                   colibri_stats *stats, colibri_error *error);

@@ -3,11 +3,9 @@
 
 #include "infer.h"
 
+#include "sampler.h"
 #include "transformer.h"
 #include "usage.h"
-
-#include <float.h>
-#include <math.h>
 
 enum { DEFAULT_BATCH = 32, MAX_BATCH = 4096, MAX_THREADS = 1024 };
 
@@ -18,6 +16,7 @@ struct call {
     void *user;
     colibri_error *error;
     struct clb_state state;
+    struct clb_sampler sampler;
 };
 
 static int check_input(const struct colibri_model *m, const colibri_infer_options *o,
@@ -35,6 +34,11 @@ static int check_input(const struct colibri_model *m, const colibri_infer_option
     if (o->threads < 0 || o->threads > MAX_THREADS)
         return clb_error(error, COLIBRI_ERROR_USAGE, "%d threads, expected 1 to %d", o->threads,
                          MAX_THREADS);
+    if (!(o->temperature >= 0 && o->temperature <= 100) || !(o->top_p >= 0 && o->top_p <= 1) ||
+        o->top_k < 0)
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "temperature %g, top_k %d, top_p %g: expected 0 to 100, 0 or more, 0 to 1",
+                         (double)o->temperature, o->top_k, (double)o->top_p);
     if ((unsigned)o->kv > COLIBRI_KV_Q8)
         return clb_error(error, COLIBRI_ERROR_USAGE, "%d is no type of the key/value cache",
                          (int)o->kv);
@@ -49,19 +53,6 @@ static int check_input(const struct colibri_model *m, const colibri_infer_option
                              "token %zu of the prompt is %d; the model has the ids 0 to %d", i,
                              tokens[i], c->vocab_size - 1);
     return 0;
-}
-
-// The index of the largest logit, ties to the lower one; -1 if one is NaN or Inf.
-static int32_t argmax(const float *logits, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (!(fabsf(logits[i]) <= FLT_MAX))
-            return -1;
-        if (logits[i] > logits[best])
-            best = i;
-    }
-    return best;
 }
 
 static bool is_eos(const struct call *c, int32_t token)
@@ -82,12 +73,13 @@ static int report(struct call *c, int row, int position, bool choose, bool promp
         .token = -1,
         .prompt = prompt,
     };
-    *token = argmax(step.logits, step.vocab_size);
+    *token = clb_sampler_choose(&c->sampler, step.logits, step.vocab_size, position);
     if (*token < 0)
         return clb_error(c->error, COLIBRI_ERROR_NUMERIC,
                          "NaN or Inf in the logits at position %d: the weights are damaged or "
                          "overflow; check the model with --verify%s",
-                         position, c->state.cache.type != COLIBRI_KV_F32 ? ", or try --kv f32" : "");
+                         position,
+                         c->state.cache.type != COLIBRI_KV_F32 ? ", or try --kv f32" : "");
     if (choose) {
         step.token = *token;
         step.eos = is_eos(c, *token);
@@ -151,6 +143,14 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
     rc = clb_state_create(&c.state, m, batch < n ? batch : n, o->threads ? o->threads : 1,
                           n + o->n_tokens, o->every_logit, kv, error);
     c.state.options = o;
+    c.sampler = (struct clb_sampler){.kernels = &m->kernels,
+                                     .temperature = o->temperature,
+                                     .top_k = o->top_k,
+                                     .top_p = o->top_p,
+                                     .seed = o->seed};
+    if (!rc && !clb_sampler_create(&c.sampler, m->config.vocab_size))
+        rc = clb_error(error, COLIBRI_ERROR_MEMORY, "no memory to choose among %d tokens",
+                       m->config.vocab_size);
     c.state.user = user;
     int32_t token = -1, generated = 0;
     double start = clb_usage_seconds(), prefilled = start;
@@ -168,6 +168,7 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
             .kv_bytes = c.state.cache.size,
             .kv = kv,
         };
+    clb_sampler_free(&c.sampler);
     clb_state_free(&c.state);
     return rc;
 }

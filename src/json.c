@@ -3,7 +3,8 @@
 
 #include "json.h"
 
-#include <ctype.h>
+#include "decimal.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,44 +85,12 @@ int clb_json_next_key(struct clb_json *j, bool *more)
     return 0;
 }
 
-// Length of the JSON number at p, 0 if there is none. Sets *integer if it has no fraction or
-// exponent.
-static size_t number_length(const char *p, bool *integer)
-{
-    const char *s = p;
-    s += *s == '-';
-    if (*s == '0')
-        s++;
-    else if (*s >= '1' && *s <= '9')
-        s += strspn(s, "0123456789");
-    else
-        return 0;
-    *integer = true;
-    if (*s == '.') {
-        size_t n = strspn(s + 1, "0123456789");
-        if (!n)
-            return 0;
-        s += 1 + n;
-        *integer = false;
-    }
-    if (*s == 'e' || *s == 'E') {
-        const char *e = s + 1;
-        e += *e == '+' || *e == '-';
-        size_t n = strspn(e, "0123456789");
-        if (!n)
-            return 0;
-        s = e + n;
-        *integer = false;
-    }
-    return strchr(" \t\r\n,]}", *s) ? (size_t)(s - p) : 0;
-}
-
 int clb_json_integer(struct clb_json *j, int64_t min, int64_t max, int64_t *out)
 {
     char seen[32];
     bool integer = false;
     skip_blanks(j);
-    size_t n = number_length(j->at, &integer);
+    size_t n = clb_decimal_length(j->at, &integer);
     if (!n || !integer || n > 18)
         return clb_json_error(j, "\"%s\" is %s, expected an integer (digits without quotes)",
                               j->key, found(j, seen));
@@ -134,50 +103,16 @@ int clb_json_integer(struct clb_json *j, int64_t min, int64_t max, int64_t *out)
     return 0;
 }
 
-// The value of a JSON number, if one multiplication or division of two exact numbers gives it:
-// then it is the nearest f64, as docs/FORMAT.md promises.
-static bool decimal(const char *s, double *out)
-{
-    uint64_t digits = 0;
-    int n_digits = 0, exponent = 0;
-    bool negative = *s == '-', fraction = false;
-    for (s += negative; isdigit((unsigned char)*s) || *s == '.'; s++) {
-        if (*s == '.') {
-            fraction = true;
-            continue;
-        }
-        n_digits += n_digits || *s != '0';
-        exponent -= fraction;
-        if (n_digits > 15)
-            return false;
-        digits = digits * 10 + (uint64_t)(*s - '0');
-    }
-    if (*s == 'e' || *s == 'E') {
-        long written = strtol(s + 1, NULL, 10);
-        if (written < -100 || written > 100)
-            return false;
-        exponent += (int)written;
-    }
-    if (exponent < -22 || exponent > 22)
-        return false;
-    double power = 1, value = (double)digits;
-    for (int i = 0; i != exponent; i += exponent < 0 ? -1 : 1)
-        power *= 10;
-    value = exponent < 0 ? value / power : value * power;
-    *out = negative ? -value : value;
-    return true;
-}
-
 int clb_json_number(struct clb_json *j, double *out)
 {
     char seen[32];
     bool integer;
     skip_blanks(j);
-    size_t n = number_length(j->at, &integer);
+    size_t n = clb_decimal_length(j->at, &integer);
     if (!n || n > 60)
         return clb_json_error(j, "\"%s\" is %s, expected a number (without quotes)", j->key,
                               found(j, seen));
-    if (!decimal(j->at, out))
+    if (!clb_decimal_value(j->at, out))
         return clb_json_error(j, "\"%s\" is %s: more than 15 digits, or beyond 1e-22 to 1e22",
                               j->key, found(j, seen));
     j->at += n;

@@ -308,6 +308,10 @@ static int generate(const struct clb_options *o, const colibri_model *model, dou
         .batch = (int32_t)o->batch,
         .threads = (int32_t)(o->threads ? o->threads : cpus < 1 ? 1 : cpus),
         .kv = o->kv,
+        .temperature = o->temperature,
+        .top_k = (int32_t)o->top_k,
+        .top_p = o->top_p,
+        .seed = (uint64_t)o->seed,
         .on_route = o->trace_routing ? on_route : NULL,
         .on_warning = on_warning,
     };

@@ -3,10 +3,12 @@
 
 #include "options.h"
 
+#include "decimal.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
-enum kind { FLAG, TEXT, TEXT_PAIR, NUMBER };
+enum kind { FLAG, TEXT, TEXT_PAIR, NUMBER, DECIMAL };
 
 static const struct option {
     const char *name, *value; // value: what it stands for in the help
@@ -22,13 +24,19 @@ static const struct option {
     {"tokens", "IDS", TEXT, AT(tokens), "the prompt as token ids: 1,2,3"},
     {"num_tokens", "N", NUMBER, AT(num_tokens), "tokens to generate at most (default 32)"},
     {"ignore_eos", 0, FLAG, AT(ignore_eos), "go on after an end-of-sequence token"},
+    {"temperature", "T", DECIMAL, AT(temperature),
+     "choose tokens at random; 0 (default): greedily"},
+    {"top_k", "K", NUMBER, AT(top_k), "and only among the K likeliest"},
+    {"top_p", "P", DECIMAL, AT(top_p), "and only among the likeliest that reach the probability P"},
+    {"seed", "N", NUMBER, AT(seed), "the same seed gives the same text, on every board"},
     {"format", "KIND", TEXT, AT(format_name), "text (default), ids or json"},
     {"tokenize", 0, FLAG, AT(tokenize), "print the token ids of the prompt and stop"},
     {"logits", 0, FLAG, AT(logits), "print the logits after the prompt, one a line, and stop"},
     {"nll", 0, FLAG, AT(nll), "print the mean negative log likelihood of the prompt and stop"},
     {"logits_hash", 0, FLAG, AT(logits_hash), "print the hash of all logits at the end"},
     {"trace_routing", "FILE", TEXT, AT(trace_routing), "write each token's experts, as JSON lines"},
-    {"kv", "TYPE", TEXT, AT(kv_name), "key/value cache: f32, f16, q8, auto (f16 for integer weights)"},
+    {"kv", "TYPE", TEXT, AT(kv_name),
+     "key/value cache: f32, f16, q8, auto (f16 for integer weights)"},
     {"batch", "N", NUMBER, AT(batch), "prompt tokens per step (default 32)"},
     {"threads", "N", NUMBER, AT(threads), "threads (default: one per CPU)"},
     {"isa", "LEVEL", TEXT, AT(isa), "kernels to use, see --version (default: the best usable)"},
@@ -36,7 +44,8 @@ static const struct option {
     {"verify", 0, FLAG, AT(verify), "check every checksum of the model first"},
     {"selftest", 0, FLAG, AT(selftest), "check the kernels of all levels, or of --isa, and stop"},
     {"sha256", "FILE", TEXT, AT(sha256), "print the SHA-256 of a file and stop"},
-    {"switch", "LINK TARGET", TEXT_PAIR, AT(switch_to), "point a symbolic link elsewhere, atomically"},
+    {"switch", "LINK TARGET", TEXT_PAIR, AT(switch_to),
+     "point a symbolic link elsewhere, atomically"},
     {"version", 0, FLAG, AT(version), "version, ISA levels and CPU features"},
     {"help", 0, FLAG, AT(help), "this text"},
 };
@@ -79,6 +88,16 @@ static int set(struct clb_options *o, const struct option *option, const char *v
     char *field = (char *)o + option->offset;
     if (option->kind == TEXT || option->kind == TEXT_PAIR) {
         *(const char **)(void *)field = value;
+        return 0;
+    }
+    if (option->kind == DECIMAL) {
+        bool integer;
+        double number;
+        size_t length = clb_decimal_length(value, &integer);
+        if (!length || value[length] || !clb_decimal_value(value, &number) || number < 0)
+            return clb_error(error, COLIBRI_ERROR_USAGE, "--%s is %s, expected a number like 0.8",
+                             option->name, value);
+        *(float *)(void *)field = (float)number;
         return 0;
     }
     char *end;
@@ -128,6 +147,9 @@ static int check(struct clb_options *o, colibri_error *error)
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "--tokenize computes nothing: it goes neither with --logits_hash nor with "
                          "--trace_routing");
+    if (o->temperature == 0 && (o->top_k || o->top_p > 0 || o->seed))
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "--top_k, --top_p and --seed go with --temperature");
     if (o->help || o->version || o->selftest || o->sha256 || o->switch_to[0])
         return 0;
     if (!o->model)

@@ -14,6 +14,8 @@ struct clb_options {
     const char *trace_routing;
     int64_t num_tokens; // -1: not given
     int64_t batch, threads; // 0: not given
+    int64_t top_k, seed;    // 0: all; 0
+    float temperature, top_p; // 0: greedy; all
     const char *kv_name, *format_name;
     colibri_kv kv;
     enum clb_output format;

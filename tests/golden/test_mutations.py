@@ -183,7 +183,7 @@ MUTANTS: list[Change] = [
         return;""",
     ),
     (
-        "src/transformer.c",
+        "src/experts.c",
         EXPERTS,
         """    for (int k = 0; k < r->n_active; k++) {
         int i = clb_mutates("order of experts") ? r->n_active - 1 - k : k;

@@ -19,11 +19,11 @@ import pytest
 # "noun" stands for noun.c and noun.h; a name with a dot for that file only, such as a header that
 # only describes data and which others than its noun's C file use.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("colibri.h", "base", "error", "log", "layout", "crc32", "sha256", "json", "file", "switch", "usage"),
+    ("colibri.h", "base", "error", "log", "layout", "crc32", "sha256", "decimal", "json", "file", "switch", "usage"),
     ("config", "format"),
     ("kernels", "cpu"),
     ("matrix", "threads"),
-    ("attention", "cache", "rope", "router"),
+    ("attention", "cache", "rope", "router", "sampler"),
     ("unicode", "unicode_table", "tokenizer.h", "pretokenizer"),
     ("tokenizer", "bpe", "encoder", "decoder"),
     ("model",),

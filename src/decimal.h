@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: 2026 The Colibri authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Decimal numbers as JSON writes them, read to the nearest f64.
+#ifndef CLB_DECIMAL_H
+#define CLB_DECIMAL_H
+
+#include "base.h"
+
+// Length of the number at p, 0 if there is none. Sets *integer if it has no fraction or exponent.
+size_t clb_decimal_length(const char *p, bool *integer);
+
+// The value of the number at p (clb_decimal_length is not 0), if one multiplication or division of
+// two exact f64 numbers gives it: at most 15 digits, and an exponent of -22 to 22 behind them.
+bool clb_decimal_value(const char *p, double *value);
+
+#endif
