@@ -444,7 +444,7 @@ stream() {
     { cat && kill "$job"; } <&3 >/dev/null 2>&1 &
     wait "$job"
     status=$?
-    kill $!
+    kill $! 2>/dev/null
     return $status
 }
 

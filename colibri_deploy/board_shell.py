@@ -10,13 +10,16 @@ command is met (dropbear's is 9000 bytes), and nothing has to be installed first
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from colibri_deploy.errors import BoardError, BoardFullError
-from colibri_deploy.ssh import Answer, Connection
+from colibri_deploy.ssh import Answer, Connection, Sinks
 
 VERB_SECONDS = 60.0
 _SCRIPT = Path(__file__).with_name("board.sh")
@@ -59,26 +62,43 @@ class BoardShell:
         timeout_s: float = VERB_SECONDS,
     ) -> Answer:
         """Runs a verb to its end, any status. Raises BoardConnectionError."""
-        mark = secrets.token_hex(16)
-        words = shlex.join((verb, *arguments))
-        root = shlex.quote(self.connection.board.workdir)
-        script = f"mark={mark}\nroot={root}\nset -- {words}\n{self._script}".encode()
+        mark, command, script = self._prepare(verb, arguments)
 
         def sent() -> Iterator[bytes]:
             yield script
             yield from stdin
 
-        command = _COMMAND.format(count=len(script))
         answer = self.connection.run(command, sent(), timeout_s=timeout_s)
-        begin = f"\n{mark}\n".encode()
-        out, err = (text.partition(begin) for text in (answer.stdout, answer.stderr))
+        out, err = (text.partition(mark) for text in (answer.stdout, answer.stderr))
         if not out[1]:
-            said = (answer.stderr or answer.stdout).decode(errors="replace").strip()
-            raise BoardError(
-                f"{self.connection.board.name} runs no commands for {self.connection.user!r}",
-                details=said,
-            )
+            raise self._runs_nothing(answer.stderr or answer.stdout)
         return Answer(answer.status, out[2], err[2])
+
+    def stream(self, verb: str, *arguments: str, sinks: Sinks, timeout_s: float) -> int:
+        """Runs a verb that ends with its standard input, and passes its output on; the status.
+
+        Raises BoardConnectionError, and what the sinks raise.
+        """
+        mark, command, script = self._prepare(verb, arguments)
+        out, err = _After(mark, sinks.stdout), _After(mark, sinks.stderr)
+        answer = self.connection.run(command, [script], timeout_s=timeout_s, sinks=Sinks(out, err))
+        if not out.has_begun:
+            raise self._runs_nothing(err.before or out.before)
+        return answer.status
+
+    def _prepare(self, verb: str, arguments: Sequence[str]) -> tuple[bytes, str, bytes]:
+        """The mark that output begins after, the command, and what it reads first."""
+        mark = secrets.token_hex(16)
+        words = shlex.join((verb, *arguments))
+        root = shlex.quote(self.connection.board.workdir)
+        script = os.fsencode(f"mark={mark}\nroot={root}\nset -- {words}\n{self._script}")
+        return f"\n{mark}\n".encode(), _COMMAND.format(count=len(script)), script
+
+    def _runs_nothing(self, said: bytes) -> BoardError:
+        return BoardError(
+            f"{self.connection.board.name} runs no commands for {self.connection.user!r}",
+            details=said.decode(errors="replace").strip(),
+        )
 
     def _fail(self, verb: str, answer: Answer) -> None:
         name = self.connection.board.name
@@ -90,3 +110,28 @@ class BoardShell:
             )
         reason = lines[-1] if lines else f"status {answer.status} without a word"
         raise BoardError(f"{verb} failed on {name}: {reason}", details="\n".join(lines[:-1]))
+
+
+def ending(status: int) -> str:
+    """How a program ended, by what the shell says of it."""
+    with contextlib.suppress(ValueError):
+        if status > 128:
+            return f"status {status}, {signal.Signals(status - 128).name}"
+    return f"status {status}"
+
+
+class _After:
+    """Passes on what comes after a mark."""
+
+    def __init__(self, mark: bytes, sink: Callable[[bytes], None]) -> None:
+        self._mark = mark
+        self._sink = sink
+        self.before = b""
+        self.has_begun = False
+
+    def __call__(self, data: bytes) -> None:
+        if not self.has_begun:
+            self.before, mark, data = (self.before + data).partition(self._mark)
+            self.has_begun = bool(mark)
+        if data:
+            self._sink(data)

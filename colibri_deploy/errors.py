@@ -219,6 +219,12 @@ class BoardBusyError(ColibriDeployError):
     exit_code = 47
 
 
+class EngineError(ColibriDeployError):
+    """The engine ended with an error on a board; its own status is in the message."""
+
+    exit_code = 48
+
+
 class ReleaseError(ColibriDeployError):
     """A board has no such release, or it is damaged there."""
 

@@ -10,15 +10,13 @@ those of this machine's own engine. Where a step fails, the release before is ma
 from __future__ import annotations
 
 import hashlib
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
-from colibri_deploy.board_shell import VERB_SECONDS, BoardShell
+from colibri_deploy.board_shell import VERB_SECONDS, BoardShell, ending
 from colibri_deploy.coverage import Coverage
 from colibri_deploy.errors import (
     BoardBusyError,
@@ -317,11 +315,8 @@ class _Test:
         """What the engine prints, if it ends well."""
         if answer.status != 0:
             said = answer.stderr.decode(errors="replace").strip().splitlines()
-            how = f"status {answer.status}"
-            if answer.status > 128:
-                with suppress(ValueError):
-                    how += f", {signal.Signals(answer.status - 128).name}"
-            raise _FailedStepError(f"the engine fails with {how}: {said[-1] if said else 'silent'}")
+            words = said[-1] if said else "silent"
+            raise _FailedStepError(f"the engine fails with {ending(answer.status)}: {words}")
         return answer.stdout.decode(errors="replace")
 
 

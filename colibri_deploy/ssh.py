@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, Self
@@ -53,6 +53,14 @@ class Answer:
     status: int  # -1: a signal ended it
     stdout: bytes
     stderr: bytes
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Where the output of a command goes as it comes."""
+
+    stdout: Callable[[bytes], None]
+    stderr: Callable[[bytes], None]
 
 
 class Connection:
@@ -144,11 +152,14 @@ class Connection:
         stdin: Iterable[bytes] = (),
         *,
         timeout_s: float,
+        sinks: Sinks | None = None,
     ) -> Answer:
         """Runs a command to its end, feeding it `stdin`.
 
-        `timeout_s` bounds the time after the last byte is sent. A command that ends before it has
-        read everything is no error here. Raises ConnectionLostError, BoardConnectionError.
+        `timeout_s` bounds the time after the last byte is sent. With `sinks` the answer has no
+        output, and standard input stays open: that it ends tells the command that we have gone. A
+        command that ends before it has read everything is no error here. Raises
+        ConnectionLostError, BoardConnectionError.
         """
         with _typed(self.board.name, "lost the connection to"):
             channel = self._session.transport.open_session(timeout=CONNECT_SECONDS)
@@ -158,7 +169,8 @@ class Connection:
                 try:
                     for chunk in _paced(stdin, self.board.limits.push_mb_per_s):
                         channel.sendall(chunk)
-                    channel.shutdown_write()
+                    if sinks is None:
+                        channel.shutdown_write()
                 except TimeoutError as error:
                     raise ConnectionLostError(
                         f"{self.board.name} has taken no more data for {STALL_SECONDS:g} s"
@@ -166,18 +178,19 @@ class Connection:
                 except OSError:
                     if not (channel.closed and self._session.transport.is_active()):
                         raise
-                answer = self._gather(channel, timeout_s)
+                answer = self._gather(channel, timeout_s, sinks)
         if answer.status == -1 and not self._session.transport.is_active():
             raise ConnectionLostError(f"lost the connection to {self.board.name}")
         return answer
 
-    def _gather(self, channel: paramiko.Channel, timeout_s: float) -> Answer:
+    def _gather(self, channel: paramiko.Channel, timeout_s: float, sinks: Sinks | None) -> Answer:
         """Reads both outputs until the command has ended."""
         deadline = time.monotonic() + timeout_s
         late = BoardConnectionError(
             f"{self.board.name} does not answer: a command takes longer than {timeout_s:g} s"
         )
         stdout, stderr = bytearray(), bytearray()
+        to = sinks or Sinks(stdout.extend, stderr.extend)
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -189,9 +202,9 @@ class Connection:
                 )
             select.select([channel], [], [], min(left, 1.0))
             if channel.recv_ready():
-                stdout += channel.recv(_READ_BYTES)
+                to.stdout(channel.recv(_READ_BYTES))
             elif channel.recv_stderr_ready():
-                stderr += channel.recv_stderr(_READ_BYTES)
+                to.stderr(channel.recv_stderr(_READ_BYTES))
             elif channel.eof_received or channel.closed:
                 break
         if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):

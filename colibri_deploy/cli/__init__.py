@@ -16,6 +16,7 @@ import click
 from colibri_deploy import __version__
 from colibri_deploy.cli.boards import boards
 from colibri_deploy.cli.build import build
+from colibri_deploy.cli.chat import chat
 from colibri_deploy.cli.completion import completion
 from colibri_deploy.cli.console import flush, print_error
 from colibri_deploy.cli.convert import convert
@@ -25,6 +26,7 @@ from colibri_deploy.cli.emulate import emulate
 from colibri_deploy.cli.inspect import inspect
 from colibri_deploy.cli.push import push
 from colibri_deploy.cli.rollback import rollback
+from colibri_deploy.cli.run import run
 from colibri_deploy.cli.smoke import smoke
 from colibri_deploy.cli.targets import targets
 from colibri_deploy.cli.test import test
@@ -52,6 +54,7 @@ def cli() -> None:
 
 cli.add_command(boards)
 cli.add_command(build)
+cli.add_command(chat)
 cli.add_command(completion)
 cli.add_command(convert)
 cli.add_command(demo)
@@ -60,6 +63,7 @@ cli.add_command(emulate)
 cli.add_command(inspect)
 cli.add_command(push)
 cli.add_command(rollback)
+cli.add_command(run)
 cli.add_command(smoke)
 cli.add_command(targets)
 cli.add_command(test)
