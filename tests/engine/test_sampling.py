@@ -144,3 +144,101 @@ def test_no_eos_id_ends_nothing(
     assert generate(tmp_path) == free_run
     assert generate(tmp_path, "--num_tokens", "0") == []
     assert generate(tmp_path, "--num_tokens", "1") == free_run[:1]
+
+
+def chosen(
+    logits: reference.F32, position: int, temperature: str, top_k: int, top_p: str, seed: int
+) -> int:
+    """The token that docs/DESIGN.md, Sampling, says; written from it alone."""
+    weights = reference.exp((logits - logits.max()) / np.float32(temperature))
+    order = sorted(range(len(weights)), key=lambda token: (-weights[token], token))
+    total = 0.0
+    for weight in weights:
+        total += float(weight)
+
+    def first(n: int) -> float:
+        result = 0.0
+        for token in order[:n]:
+            result += float(weights[token])
+        return result
+
+    if 0 < top_k < len(order):
+        order = order[:top_k]
+        total = first(top_k)
+    if 0 < float(top_p) < 1:
+        enough = float(np.float32(top_p)) * total
+        kept = next((n for n in range(1, len(order)) if first(n) >= enough), len(order))
+        order = order[:kept]
+        total = first(kept)
+    mask = 2**64 - 1
+    z = (seed + 0x9E3779B97F4A7C15 * position) & mask
+    for _ in range(2):
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+        z ^= z >> 31
+    wanted = (z >> 11) * 2.0**-53 * total
+    return next((t for n, t in enumerate(order, 1) if first(n) > wanted), order[-1])
+
+
+SETTINGS = [
+    ("1", 0, "1"),
+    ("0.7", 5, "0"),
+    ("1.5", 0, "0.9"),
+    ("3", 20, "0.8"),
+    ("0.01", 50, "1"),
+    ("100", 49, "0.05"),
+    ("1", 1, "0.5"),
+    ("100", 1000, "1.0"),
+]
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), SETTINGS)
+def test_a_seed_gives_the_text_that_the_document_says(
+    temperature: str,
+    top_k: int,
+    top_p: str,
+    good: Path,
+    generate: Callable[..., list[int]],
+) -> None:
+    model = reference.load(good)
+    texts = []
+    for seed in (0, 1, 2**31 - 1):
+        state = reference.State(model, "f32", len(PROMPT) + NUM_TOKENS)
+        hidden, ids = [state.feed(token) for token in PROMPT][-1], []
+        for position in range(len(PROMPT) - 1, len(PROMPT) - 1 + NUM_TOKENS):
+            ids.append(chosen(state.logits(hidden), position, temperature, top_k, top_p, seed))
+            hidden = state.feed(ids[-1])
+        options = ["--temperature", temperature, "--top_k", str(top_k), "--top_p", top_p]
+        assert generate(good, "--ignore_eos", *options, "--seed", str(seed)) == ids
+        texts.append(tuple(ids))
+    assert (len(set(texts)) > 1) == (top_k != 1 and float(temperature) > 0.1)
+
+
+@pytest.mark.parametrize("arch", ["aarch64", "riscv64"])
+def test_every_board_gives_the_same_text(
+    arch: str, good: Path, run_engine: Run, generate: Callable[..., list[int]]
+) -> None:
+    options = ["--ignore_eos", "--temperature", "1.5", "--top_p", "0.9", "--seed", "7"]
+    named = ["--tokens", ",".join(map(str, PROMPT)), "--format", "ids", "--num_tokens"]
+    result = run_engine(arch, "--model", good, *named, str(NUM_TOKENS), *options)
+    assert result.status == 0, result.stderr
+    assert [int(token) for token in result.stdout.split(",")] == generate(good, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--top_k", "3"], "--top_k, --top_p and --seed go with --temperature"),
+        (["--temperature", "0.5x"], "--temperature is 0.5x, expected a number like 0.8"),
+        (["--temperature", "-1"], "--temperature is -1, expected a number like 0.8"),
+        (["--temperature", "101"], "temperature 101, top_k 0, top_p 0: expected 0 to 100"),
+        (["--temperature", "1", "--top_p", "1.5"], "top_p 1.5: expected 0 to 100, 0 or more"),
+    ],
+)
+def test_settings_that_make_no_sense(
+    options: list[str], message: str, good: Path, run_engine: Run
+) -> None:
+    named: list[str | Path] = ["--model", good, "--tokens", "1", "--format", "ids"]
+    result = run_engine("x86_64", *named, *options)
+    assert (result.status, result.stdout) == (2, "")
+    assert message in result.stderr
