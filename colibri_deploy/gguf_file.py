@@ -20,8 +20,8 @@ import numpy as np
 from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from colibri_deploy.checkpoint import Raw
 from colibri_deploy.errors import ConversionError, FileMissingError
+from colibri_deploy.mapped_tensor import Raw, Rows, View, matrix_rows
 from colibri_deploy.tiles import BLOCK_COLS, DType, FloatArray, widen_bf16
 
 MAGIC = b"GGUF"
@@ -84,8 +84,19 @@ class GgufTensor:
         block, size = GGML_QUANT_SIZES[GGMLQuantizationType[self.stored]]
         return self.shape[-1] // int(block) * int(size)
 
+    def rows(self, view: View | None, rows: Rows, n_rows: int) -> Raw:
+        """See `StoredTensor`."""
+        return matrix_rows(self.raw(), view, rows, n_rows)
+
+    def blocks(self, raw: Raw) -> tuple[Raw, Raw]:
+        """See `StoredTensor`."""
+        return _SPLITS[self.stored](raw)
+
     def raw(self) -> Raw:
-        """See `StoredTensor`: bytes [..., bytes of a row]."""
+        """As stored, mapped: bytes [..., bytes of a row].
+
+        Raises FileMissingError if the file has changed since its header was read.
+        """
         shape = (*self.shape[:-1], self._row_bytes)
         try:
             return np.memmap(self.path, dtype=np.uint8, mode="r", offset=self.offset, shape=shape)
@@ -129,6 +140,9 @@ def split_mxfp4(raw: Raw) -> tuple[Raw, FloatArray]:
     blocks = np.ascontiguousarray(raw).reshape(len(raw), -1, _MXFP4_BYTES)
     exponents = blocks[:, :, 0].astype(np.int32) - _MXFP4_BIAS
     return _halves(blocks[:, :, 1:]), np.ldexp(np.float32(1), exponents)
+
+
+_SPLITS = {"Q8_0": split_q8_0, "Q4_0": split_q4_0, "MXFP4": split_mxfp4}
 
 
 def _halves(both: Raw) -> Raw:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from colibri_deploy.checkpoint import Raw
 from colibri_deploy.errors import ConfigError, ConversionError
 from colibri_deploy.families.family import Order, Piece, WeightSection
 from colibri_deploy.families.hub_config import HubConfig, is_number
@@ -25,6 +24,7 @@ from colibri_deploy.families.llama import Llama
 from colibri_deploy.families.mixtral import Mixtral
 from colibri_deploy.families.rope import inverse_frequencies
 from colibri_deploy.gguf_file import GgufFile
+from colibri_deploy.mapped_tensor import Raw
 from colibri_deploy.model_config import ModelConfig
 from colibri_deploy.source import Source
 from colibri_deploy.tiles import FloatArray

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from colibri_deploy.checkpoint import Checkpoint, Tensor
+from colibri_deploy.checkpoint import Checkpoint
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.families import family_of
 from colibri_deploy.families.family import Piece
 from colibri_deploy.families.hub_config import HubConfig
-from colibri_deploy.source import Source, value_chunks
+from colibri_deploy.hub_quantised import dequantised
+from colibri_deploy.source import Source, StoredTensor, value_chunks
 from colibri_deploy.tokenizer import build_tokenizer_section
 
 _HEAD, _EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
@@ -25,13 +26,14 @@ def open_hub_source(directory: Path) -> Source:
     Raises FileMissingError and ConversionError.
     """
     checkpoint = Checkpoint.open(directory)
-    hub = HubConfig(checkpoint.config, checkpoint.generation_config)
+    plain_config, tensors = dequantised(checkpoint.config, checkpoint.tensors)
+    hub = HubConfig(plain_config, checkpoint.generation_config)
     family = family_of(hub)
     config = family.read_config(hub)
     tied = hub.boolean("tie_word_embeddings", False)
     sections = family.sections(hub, config, tied)
     computed = family.computed(hub, config)
-    tensors, notes = dict(checkpoint.tensors), []
+    notes = []
     if tied and _drop_tied_head(tensors, (config.vocab_size, config.hidden_size)):
         notes.append(f"{_HEAD} equals {_EMBEDDINGS}, it is stored once")
     for name in ("bos_token_id", "eos_token_id"):
@@ -53,7 +55,7 @@ def open_hub_source(directory: Path) -> Source:
     )
 
 
-def _drop_tied_head(tensors: dict[str, Tensor], shape: tuple[int, int]) -> bool:
+def _drop_tied_head(tensors: dict[str, StoredTensor], shape: tuple[int, int]) -> bool:
     """A tied checkpoint may store the head too, if it is the same matrix; whether it did."""
     head, embeddings = tensors.get(_HEAD), tensors.get(_EMBEDDINGS)
     if head is None or embeddings is None or embeddings.shape != shape:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,6 +33,8 @@ NUMPY_DTYPES = {
 }
 
 Raw: TypeAlias = npt.NDArray[Any]  # elements as they are stored
+Rows: TypeAlias = slice | npt.NDArray[np.intp]  # which rows of a matrix
+View: TypeAlias = Callable[[Raw], Raw]  # a tensor, as stored, to a matrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +83,25 @@ class Tensor:
         strides = [stride * dtype.itemsize for stride in self.strides]
         return np.lib.stride_tricks.as_strided(mapped, self.shape, strides, writeable=False)
 
+    def rows(self, view: View | None, rows: Rows, n_rows: int) -> Raw:
+        """See `StoredTensor`."""
+        return matrix_rows(self.raw(), view, rows, n_rows)
+
+    def blocks(self, raw: Raw) -> tuple[Raw, Raw]:
+        """See `StoredTensor`; floats have none."""
+        raise TypeError(f"{self.name} is stored as {self.stored}, not in blocks")
+
     def widen(self, raw: Raw) -> FloatArray:
         """Stored elements to float32, exactly; any shape."""
         if self.dtype is DType.bf16:
             return widen_bf16(raw)
         return raw.astype(np.float32)
+
+
+def matrix_rows(raw: Raw, view: View | None, rows: Rows, n_rows: int) -> Raw:
+    """Some of the `n_rows` rows that `view`, or a reshape, makes of a tensor."""
+    matrix = raw.reshape(n_rows, -1) if view is None else view(raw)
+    return matrix[rows]
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

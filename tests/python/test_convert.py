@@ -17,6 +17,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint, plan_conversion
+from colibri_deploy.dtype_choice import parse_dtypes
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.model import Model
 from colibri_deploy.process import run
@@ -194,11 +195,12 @@ def halves(arrays: Arrays) -> None:
 
 
 def bf16s(arrays: Arrays) -> None:
-    """Values that bf16 holds; one is too small for f16."""
+    """Values that bf16 holds; one of each kind of matrix is too small for f16."""
     for name, array in arrays.items():
         if array.ndim == 2 and "block_sparse_moe.gate" not in name:
             arrays[name] = (array.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    arrays["lm_head.weight"][3, 5] = 2.0**-100
+    for name in ("lm_head.weight", "model.embed_tokens.weight", f"{Q0}.weight", W3):
+        arrays[name][3, 5] = 2.0**-100
 
 
 def eighths(arrays: Arrays) -> None:
@@ -220,15 +222,22 @@ def one_odd_value(arrays: Arrays) -> None:
         (halves, "f16", "stored as f32; f16 holds all values exactly"),
         (bf16s, "bf16", "stored as f32; bf16 holds all values exactly"),
         (eighths, "f16", "stored as f32; f16 holds all values exactly"),
-        (one_odd_value, "f32", "only f32 holds all values"),
+        (one_odd_value, {"ffn": "f32"}, "ffn are stored as f32; only f32 holds all values"),
+        (one_odd_value, {"ffn": "f32"}, "embed, attn, head are stored as f32; f16 holds all"),
     ],
 )
 def test_keep_looks_at_the_values(
-    change: Callable[[Arrays], None], chosen: str, note: str, checkpoint: Path, tmp_path: Path
+    change: Callable[[Arrays], None],
+    chosen: str | dict[str, str],
+    note: str,
+    checkpoint: Path,
+    tmp_path: Path,
 ) -> None:
     edit_tensors(checkpoint, change)
     plan = convert_checkpoint(checkpoint, tmp_path / "m")
-    assert plan.dtype is DType[chosen]
+    kinds = dict.fromkeys(("embed", "attn", "ffn", "head"), "f16")
+    kinds = kinds | chosen if isinstance(chosen, dict) else dict.fromkeys(kinds, chosen)
+    assert {kind: dtype.name for kind, dtype in plan.dtypes.items()} == kinds
     assert any(note in one for one in plan.notes)
     model = Model.open(tmp_path / "m")
     for item, values in expected_items(stored_values(checkpoint), 2, 3).items():
@@ -412,6 +421,50 @@ def test_a_tied_checkpoint_with_another_head_is_refused(checkpoint: Path) -> Non
     edit_config(checkpoint, tie_word_embeddings=True)
     with pytest.raises(ConversionError, match="tie_word_embeddings is true, but lm_head"):
         plan_conversion(checkpoint)
+
+
+MIXED = {"ffn": "q4", "attn": "q8", "embed": "f16"}
+
+
+def test_each_kind_of_matrix_has_its_type(checkpoint: Path, tmp_path: Path) -> None:
+    choices = parse_dtypes("ffn=q4,attn=q8,embed=f16")
+    assert choices == MIXED
+    plan = convert_checkpoint(checkpoint, tmp_path / "m", choices)
+    assert plan.dtype is None
+    assert {kind: dtype.name for kind, dtype in plan.dtypes.items()} == MIXED | {"head": "f32"}
+    assert "head are stored as f32; only f32 holds all values" in plan.notes
+    file = Model.open(tmp_path / "m").file
+    assert file.verify() == []
+    for section in file.sections:
+        wanted = DType.f32
+        if section.name not in ALWAYS_F32 and section.name != "lm_head":
+            kind = section.name.split("_")[0]
+            wanted = {"attention": DType.q8, "embeddings": DType.f16}.get(kind, DType.q4)
+        assert section.dtype is wanted, section.name
+    convert_checkpoint(checkpoint, tmp_path / "q4", "q4")
+    other = Model.open(tmp_path / "q4").file
+    assert np.array_equal(file.item("up_weights", 1, 2), other.item("up_weights", 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("q9", "'q9' is no type; they are keep, f32, f16, bf16, q8, q4, mxfp4"),
+        ("ffn=q4,router=q8", "'router' is no kind of matrix; they are attn, ffn, embed, head"),
+        ("ffn=", "'' is no type"),
+        ("ffn=q4,ffn=q8", "ffn is there twice"),
+    ],
+)
+def test_types_that_do_not_exist_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_dtypes(text)
+
+
+def test_a_tied_model_has_no_head_of_its_own(checkpoint: Path) -> None:
+    edit_tensors(checkpoint, drop("lm_head.weight"))
+    edit_config(checkpoint, tie_word_embeddings=True)
+    with pytest.raises(ConversionError, match="the model has no head; its head is its embeddings"):
+        plan_conversion(checkpoint, {"head": "q8"})
 
 
 def test_ids_outside_the_vocabulary_are_left_out_and_told(checkpoint: Path) -> None:

@@ -197,28 +197,38 @@ def test_keep_takes_the_type_that_all_matrices_have(
 ) -> None:
     path = write_gguf(tmp_path / "m.gguf", dense, typed(gguf_tensors(dense), kind))
     plan = plan_conversion(path)
-    assert plan.dtype.name == keeps
+    assert plan.dtype is DType[keeps]
     assert f"the matrices are stored as {kind.name.lower()} and stay {keeps}" in plan.notes
 
 
-def test_keep_takes_a_float_type_that_holds_mixed_matrices(dense: Path, tmp_path: Path) -> None:
+def kept(path: Path) -> dict[str, str]:
+    return {kind: dtype.name for kind, dtype in plan_conversion(path).dtypes.items()}
+
+
+def test_keep_decides_for_each_kind_of_matrix(dense: Path, tmp_path: Path) -> None:
     tensors = gguf_tensors(dense)
     mixed = typed(tensors, Types.BF16) | {"output.weight": (tensors["output.weight"], Types.F32)}
     path = write_gguf(tmp_path / "m.gguf", dense, mixed)
-    assert plan_conversion(path).dtype.name == "f32"
+    others = dict.fromkeys(("embed", "attn", "ffn"), "bf16")
+    assert kept(path) == others | {"head": "f32"}
     coarse = mixed["token_embd.weight"][0].view("<u2").astype("<u4") << 16
+    coarse[0, 0] = 1 << 28  # too small for f16
     mixed["output.weight"] = (coarse.view("<f4").reshape(50, 64), Types.F32)
     path = write_gguf(tmp_path / "n.gguf", dense, mixed)
-    assert plan_conversion(path).dtype.name == "bf16"
-    mixed["output.weight"] = typed(tensors, Types.Q8_0)["output.weight"]
-    path = write_gguf(tmp_path / "o.gguf", dense, mixed)
-    assert plan_conversion(path).dtype.name == "f32"
+    assert kept(path) == others | {"head": "bf16"}
     blocks = typed(tensors, Types.Q4_0)
-    blocks["output.weight"] = mixed["output.weight"]
+    blocks["output.weight"] = typed(tensors, Types.Q8_0)["output.weight"]
     path = write_gguf(tmp_path / "p.gguf", dense, blocks)
+    assert kept(path) == dict.fromkeys(("embed", "attn", "ffn"), "q4") | {"head": "q8"}
+    assert "head are stored as q8_0 and stay q8" in plan_conversion(path).notes
+    blocks["blk.1.ffn_up.weight"] = typed(tensors, Types.Q8_0)["blk.1.ffn_up.weight"]
+    path = write_gguf(tmp_path / "q.gguf", dense, blocks)
     plan = plan_conversion(path)
-    assert plan.dtype.name == "f32"
-    assert "the matrices are stored as q4_0, q8_0; only f32 holds all values" in plan.notes
+    assert plan.dtypes["ffn"] is DType.f32
+    assert "ffn are stored as q4_0, q8_0; only f32 holds all values" in plan.notes
+    del blocks["blk.1.ffn_up.weight"]
+    blocks["blk.1.ffn_up.weight"] = typed(tensors, Types.Q4_0)["blk.1.ffn_up.weight"]
+    path = write_gguf(tmp_path / "r.gguf", dense, blocks)
     assert "15 of 16 matrices are stored as q4_0 and stay as they are" in (
         plan_conversion(path, "q4").notes
     )
