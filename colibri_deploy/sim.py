@@ -36,12 +36,12 @@ from colibri_deploy.errors import EmulationError
 from colibri_deploy.knobs import format_knobs
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.process import run
+from colibri_deploy.running_board import ADDRESS
 from colibri_deploy.slow_line import SlowLine
 from colibri_deploy.targets import Target, machine_arch
+from colibri_deploy.vm_image import USER
 
 PREFIX = "sim:"  # of a board's name on the command line
-_USER = "colibri"
-_ADDRESS = "127.0.0.1"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SFTP_SERVERS = (  # Debian, Fedora, Arch
     "/usr/lib/openssh/sftp-server",
@@ -79,8 +79,18 @@ class Faults:
 class SimBoard:
     """An emulated board; a context manager, on the network while entered."""
 
-    def __init__(self, target: Target, directory: Path, faults: Faults | None = None) -> None:
-        """`directory` is the board's own, made when missing. Raises EmulationError."""
+    def __init__(
+        self,
+        target: Target,
+        directory: Path,
+        faults: Faults | None = None,
+        keys: Path | None = None,
+    ) -> None:
+        """`directory` is the board's own, made when missing. Raises EmulationError.
+
+        Its keys and known_hosts are written to the directory `keys`; None: to a temporary one.
+        """
+        self._keys = keys
         self._target = target
         self._directory = directory.resolve()
         self._faults = faults or Faults()
@@ -107,21 +117,23 @@ class SimBoard:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            keys = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="colibri-sim-")))
+            keys = self._keys or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="colibri-sim-"))
+            )
             self._furnish()
             self._inside = stack.enter_context(self._mounted())
             self._host_key = _new_key(keys / "host")
             self._client_key = _new_key(keys / "client")
-            self._listener = stack.enter_context(socket.create_server((_ADDRESS, 0)))
-            port = self._listener.getsockname()[1]
+            self._listener = stack.enter_context(socket.create_server((ADDRESS, 0)))
+            self.port = port = int(self._listener.getsockname()[1])
             known = keys / "known_hosts"
             name, blob = self._host_key.get_name(), self._host_key.get_base64()
-            known.write_text(f"[{_ADDRESS}]:{port} {name} {blob}\n", encoding="utf-8")
+            known.write_text(f"[{ADDRESS}]:{port} {name} {blob}\n", encoding="utf-8")
             self.known_hosts = KnownHosts(known)
             self.board = Board(
                 name=PREFIX + self._target.name + format_knobs(self._faults),
-                host=_ADDRESS,
-                user=_USER,
+                host=ADDRESS,
+                user=USER,
                 port=port,
                 target=self._target.name,
                 key=keys / "client",
@@ -215,7 +227,7 @@ class SimBoard:
             "COLIBRI_RUNNER": " ".join(runner),
             "HOME": str(self.home),
             "PATH": f"{self._directory / 'bin'}:{path}",
-            "USER": _USER,
+            "USER": USER,
         }
 
     def _start(self, run: Callable[..., None], *arguments: object) -> threading.Thread:
@@ -258,7 +270,7 @@ class SimBoard:
 
     def lets_in(self, user: str, key: paramiko.PKey) -> bool:
         """Whether a client may log in."""
-        return user == _USER and key.asbytes() == self._client_key.asbytes()
+        return user == USER and key.asbytes() == self._client_key.asbytes()
 
     def _execute(self, channel: paramiko.Channel, command: bytes) -> None:
         limits = ""

@@ -11,33 +11,35 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
-import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Self
 
 from pydantic import Field
 
-from colibri_deploy.board import Board
 from colibri_deploy.errors import ColibriDeployError, EmulationError, ProcessError
-from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.process import run
+from colibri_deploy.running_board import (
+    ADDRESS,
+    RunningBoard,
+    locked,
+    running_board,
+    state_directory,
+)
 from colibri_deploy.ssh import Connection
 from colibri_deploy.targets import Target
-from colibri_deploy.vm_image import USER, Image, cache_directory, find_image
+from colibri_deploy.vm_image import Image, cache_directory, find_image
 
 PREFIX = "vm:"  # of a board's name on the command line
 BOOT_SECONDS = 180.0
 _STOP_SECONDS = 10.0
-_ADDRESS = "127.0.0.1"
 _PORT_TRIES = 5
 
 
@@ -95,87 +97,6 @@ _MACHINES = {
 _KERNEL_OPTIONS = "quiet mitigations=off cryptomgr.notests"
 
 
-@dataclass(frozen=True)
-class RunningVm:
-    """A board that runs; the content of its state file."""
-
-    name: str
-    pid: int
-    port: int  # of 127.0.0.1, where dropbear answers
-    uuid: str  # which the process was started with
-    kept: bool  # until it is stopped; otherwise its last user stops it
-    started: float  # seconds since 1970
-    seconds_to_ssh: float
-    directory: Path
-
-    @property
-    def board(self) -> Board:
-        """How to connect to it."""
-        return Board(
-            name=self.name,
-            host=_ADDRESS,
-            user=USER,
-            port=self.port,
-            target=self.name.removeprefix(PREFIX).partition(",")[0],
-            key=self.directory / "client",
-            ssh_config=False,
-        )
-
-    @property
-    def known_hosts(self) -> KnownHosts:
-        """The key that it shows."""
-        return KnownHosts(self.directory / "known_hosts")
-
-    def is_alive(self) -> bool:
-        """Whether the process is there; another one may have its number by now."""
-        try:
-            words = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return self.uuid.encode() in words
-
-    def write(self) -> None:
-        """Writes the state file."""
-        record = {**asdict(self), "directory": str(self.directory)}
-        path = self.directory / "state.json"
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        new.replace(path)
-
-    def stop(self) -> None:
-        """Shuts it down; what was written to its disk stays. Kills it where it does not listen."""
-        root = replace(self.board, user="root")
-        with (
-            contextlib.suppress(ColibriDeployError),
-            Connection.open(root, self.known_hosts) as connection,
-        ):
-            connection.run("sync; poweroff -f", timeout_s=_STOP_SECONDS)
-        deadline = time.monotonic() + _STOP_SECONDS
-        while self.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.kill()
-
-    def kill(self) -> None:
-        """Cuts the power, and waits until it is off."""
-        while self.is_alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            time.sleep(0.05)
-        _forget(self.directory)
-
-
-def state_directory() -> Path:
-    """Where the boards' directories lie."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "colibri" / "vm"
-
-
-def running_vms(root: Path) -> list[RunningVm]:
-    """The boards that run, by name; the state of those that ended without a word is removed."""
-    found = [_running(path.parent) for path in sorted(root.glob("*/state.json"))]
-    return [vm for vm in found if vm is not None]
-
-
 class VmBoard:
     """An emulated board; a context manager, on the network while entered."""
 
@@ -193,14 +114,14 @@ class VmBoard:
         self._options = options
         self._on_step = on_step
         self._machine = _MACHINES[target.arch]
-        self.directory = (root or state_directory()) / name.removeprefix(PREFIX)
+        self.directory = (root or state_directory("vm")) / name.removeprefix(PREFIX)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            with self._locked():
+            with locked(self.directory):
                 self._users = stack.enter_context((self.directory / "users").open("w"))
                 fcntl.flock(self._users, fcntl.LOCK_SH)
-                vm = _running(self.directory) or self._start(kept=False)
+                vm = running_board(self.directory) or self._start(kept=False)
             self.board, self.known_hosts = vm.board, vm.known_hosts
             stack.pop_all()
         return self
@@ -211,33 +132,33 @@ class VmBoard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._locked(), self._users:
-            vm = _running(self.directory)
+        with locked(self.directory), self._users:
+            vm = running_board(self.directory)
             if vm is None or vm.kept:
                 return
             with contextlib.suppress(BlockingIOError):  # somebody else uses it
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                vm.stop()
+                _shut_down(vm)
 
-    def start(self, home: Path | None = None) -> RunningVm:
+    def start(self, home: Path | None = None) -> RunningBoard:
         """Starts it, or finds it running, and keeps it.
 
         `home` is what a disk that is new begins with. Raises EmulationError.
         """
-        with self._locked():
+        with locked(self.directory):
             if home is not None:
                 self._make_disk(home)
-            vm = _running(self.directory) or self._start(kept=True)
+            vm = running_board(self.directory) or self._start(kept=True)
             vm = replace(vm, kept=True)
             vm.write()
             return vm
 
     def stop(self, *, erase: bool = False) -> bool:
         """Stops it, whoever uses it, and removes its disk if told to; False: it did not run."""
-        with self._locked():
-            vm = _running(self.directory)
+        with locked(self.directory):
+            vm = running_board(self.directory)
             if vm is not None:
-                vm.stop()
+                _shut_down(vm)
             if erase:
                 shutil.rmtree(self.directory)
             return vm is not None
@@ -257,7 +178,7 @@ class VmBoard:
             *("-nodefaults", "-display", "none", "-serial", "file:console.log"),
             *("-kernel", str(image.kernel), "-initrd", str(image.initrd)),
             *("-append", f"{machine.kernel_options} {_KERNEL_OPTIONS}"),
-            *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:{_ADDRESS}:{port}-:22"),
+            *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:{ADDRESS}:{port}-:22"),
             *("-device", f"virtio-net-{machine.bus},netdev=net{machine.network}"),
             *("-drive", disk),
             *("-device", f"virtio-blk-{machine.bus},drive=disk"),
@@ -274,7 +195,7 @@ class VmBoard:
             )
         return image
 
-    def _start(self, kept: bool) -> RunningVm:
+    def _start(self, kept: bool) -> RunningBoard:
         """Boots it, and waits until SSH answers."""
         image = self.image()
         if shutil.which(self._machine.program) is None:
@@ -288,7 +209,7 @@ class VmBoard:
         self._on_step("booting")
         identity = str(uuid.uuid4())
         port = self._power_on(image, identity)
-        vm = RunningVm(
+        vm = RunningBoard(
             name=self.name,
             pid=int((self.directory / "pid").read_text()),
             port=port,
@@ -300,7 +221,7 @@ class VmBoard:
         )
         try:
             shutil.copy(image.client_key, self.directory / "client")
-            line = f"[{_ADDRESS}]:{port} {image.host_key}\n"
+            line = f"[{ADDRESS}]:{port} {image.host_key}\n"
             (self.directory / "known_hosts").write_text(line, encoding="utf-8")
             self._await_ssh(vm, clock + BOOT_SECONDS)
             vm = replace(vm, seconds_to_ssh=time.monotonic() - clock)
@@ -313,7 +234,7 @@ class VmBoard:
     def _power_on(self, image: Image, identity: str) -> int:
         """Starts QEMU; the port. Another program may take a free port before QEMU does."""
         for attempt in range(1, _PORT_TRIES + 1):
-            with socket.create_server((_ADDRESS, 0)) as probe:
+            with socket.create_server((ADDRESS, 0)) as probe:
                 port = int(probe.getsockname()[1])
             try:
                 run(self.command(image, port, identity), cwd=self.directory)
@@ -325,12 +246,12 @@ class VmBoard:
                     ) from error
         return port
 
-    def _await_ssh(self, vm: RunningVm, deadline: float) -> None:
+    def _await_ssh(self, vm: RunningBoard, deadline: float) -> None:
         """Returns when dropbear sends its banner. QEMU accepts connections long before that."""
         while vm.is_alive():
             with (
                 contextlib.suppress(OSError),
-                socket.create_connection((_ADDRESS, vm.port), timeout=1) as line,
+                socket.create_connection((ADDRESS, vm.port), timeout=1) as line,
             ):
                 if line.recv(4) == b"SSH-":
                     return
@@ -372,29 +293,13 @@ class VmBoard:
             ) from error
         new.replace(self._disk)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Nobody else starts or stops it meanwhile."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self.directory / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
-
-def _running(directory: Path) -> RunningVm | None:
-    """The board of a directory, if it runs; otherwise what was left of its state is removed."""
-    path = directory / "state.json"
-    if not path.exists():
-        return None
-    record = json.loads(path.read_text(encoding="utf-8"))
-    vm = RunningVm(**{**record, "directory": directory})
-    if vm.is_alive():
-        return vm
-    _forget(directory)
-    return None
-
-
-def _forget(directory: Path) -> None:
-    """Removes what a board has only while it runs."""
-    for name in ("state.json", "client", "known_hosts", "pid"):
-        (directory / name).unlink(missing_ok=True)
+def _shut_down(vm: RunningBoard) -> None:
+    """What was written to its disk stays. Kills it where it does not listen."""
+    root = replace(vm.board, user="root")
+    with (
+        contextlib.suppress(ColibriDeployError),
+        Connection.open(root, vm.known_hosts) as connection,
+    ):
+        connection.run("sync; poweroff -f", timeout_s=_STOP_SECONDS)
+    vm.await_end(_STOP_SECONDS)

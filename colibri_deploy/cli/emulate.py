@@ -18,18 +18,30 @@ from rich.table import Table
 from colibri_deploy.cli.console import print_json, stderr_console, stdout_console
 from colibri_deploy.cli.targets import complete_target
 from colibri_deploy.emulated import parse_emulated
-from colibri_deploy.errors import UnknownBoardError
 from colibri_deploy.resources import engine_root
+from colibri_deploy.running_board import RunningBoard, running_boards, state_directory
+from colibri_deploy.sim_process import SimProcess
 from colibri_deploy.targets import load_targets, select
-from colibri_deploy.vm import PREFIX, RunningVm, VmBoard, running_vms, state_directory
+from colibri_deploy.vm import VmBoard
 from colibri_deploy.vm_image import RECIPES, Image, build_image, cache_directory, find_image
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+_BUILD_DIR = click.option(
+    "--build-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("build"),
+    show_default=True,
+    help="Where the files of sim: boards lie.",
+)
 
 
 @click.group()
 def emulate() -> None:
-    """Emulate whole boards: vm:TARGET is Linux under qemu-system, with the target's CPU model."""
+    """Emulate boards with the target's CPU model, and keep them between commands.
+
+    vm:TARGET is a whole Linux under qemu-system, sim:TARGET an SSH server whose engine runs under
+    qemu-user.
+    """
 
 
 @emulate.command()
@@ -67,44 +79,53 @@ def build(targets: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     "--home",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Begin with these files in the home directory, as if the disk had been written elsewhere.",
+    help="Begin a vm: board with these files in the home directory, as if its disk had been "
+    "written elsewhere.",
 )
-@click.option("--dry-run", is_flag=True, help="Print QEMU's command, and start nothing.")
+@_BUILD_DIR
+@click.option("--dry-run", is_flag=True, help="Print the emulator's command, and start nothing.")
 @_JSON
-def start(board: str, home: Path | None, dry_run: bool, as_json: bool) -> None:
+def start(board: str, home: Path | None, build_dir: Path, dry_run: bool, as_json: bool) -> None:
     """Start BOARD, such as vm:jetson-orin,ram_mib=128, and keep it until `emulate stop`."""
     with _steps(board) as on_step:
-        machine = _vm_board(board, on_step)
-        vm = None if dry_run else machine.start(home)
-    if vm is None:
-        command = machine.command(machine.image(), 2222, "00000000-0000-0000-0000-000000000000")
+        machine = _board(board, build_dir, on_step)
+        if isinstance(machine, SimProcess):
+            if home is not None:
+                raise click.UsageError(f"--home is for vm: boards; {board} has its files here")
+            running = None if dry_run else machine.start()
+        else:
+            running = None if dry_run else machine.start(home)
+    if running is None:
+        command = _command(machine)
         if as_json:
             print_json({"directory": str(machine.directory), "command": command})
         else:
             click.echo(f"cd {shlex.quote(str(machine.directory))}\n{shlex.join(command)}")
     elif as_json:
-        print_json(_vm_record(vm))
+        print_json(_running_record(running))
     else:
-        click.echo(f"{vm.name} answered SSH after {vm.seconds_to_ssh:.1f} s; to look around:")
-        click.echo(_ssh_command(vm))
+        seconds = running.seconds_to_ssh
+        click.echo(f"{running.name} answered SSH after {seconds:.1f} s; to look around:")
+        click.echo(_ssh_command(running))
 
 
 @emulate.command()
 @click.argument("boards", nargs=-1, metavar="[BOARD]...")
 @click.option("--all", "every", is_flag=True, help="Stop every board that runs.")
-@click.option("--erase", is_flag=True, help="Remove the boards' disks, too.")
+@click.option("--erase", is_flag=True, help="Remove the boards' files, too.")
+@_BUILD_DIR
 @_JSON
-def stop(boards: tuple[str, ...], every: bool, erase: bool, as_json: bool) -> None:
-    """Shut down BOARDs; their disks stay."""
+def stop(boards: tuple[str, ...], every: bool, erase: bool, build_dir: Path, as_json: bool) -> None:
+    """Shut down BOARDs; their files stay."""
     if every == bool(boards):
         raise click.UsageError("give either BOARDs or --all; `emulate list` lists them")
     if every:
-        boards = tuple(vm.name for vm in running_vms(state_directory()))
+        boards = tuple(board.name for board in _running())
     records: list[dict[str, object]] = []
     for board in boards:
         with _steps(board) as on_step:
             on_step("stopping")
-            machine = _vm_board(board, on_step)
+            machine = _board(board, build_dir, on_step)
             was_running = machine.stop(erase=erase)
         records.append({"board": machine.name, "was_running": was_running, "erased": erase})
     if as_json:
@@ -112,38 +133,46 @@ def stop(boards: tuple[str, ...], every: bool, erase: bool, as_json: bool) -> No
         return
     for record in records:
         end = "stopped" if record["was_running"] else "did not run"
-        click.echo(f"{record['board']} {end}" + (", its disk is gone" if erase else ""))
+        click.echo(f"{record['board']} {end}" + (", its files are gone" if erase else ""))
 
 
 @emulate.command("list")
 @_JSON
 def list_boards(as_json: bool) -> None:
     """List the boards that run."""
-    vms = running_vms(state_directory())
+    running = _running()
     if as_json:
-        print_json([_vm_record(vm) for vm in vms])
+        print_json([_running_record(board) for board in running])
         return
-    if not vms:
-        click.echo(f"no board runs; start one: colibri-deploy emulate start {PREFIX}TARGET")
+    if not running:
+        click.echo("no board runs; start one: colibri-deploy emulate start vm:TARGET or sim:TARGET")
         return
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("board", "process", "port", "since", "until"):
         table.add_column(heading, no_wrap=True)
-    for vm in vms:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(vm.started))
-        until = "emulate stop" if vm.kept else "the command that uses it ends"
-        table.add_row(vm.name, str(vm.pid), str(vm.port), since, until)
+    for board in running:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(board.started))
+        until = "emulate stop" if board.kept else "the command that uses it ends"
+        table.add_row(board.name, str(board.pid), str(board.port), since, until)
     stdout_console().print(table)
 
 
-def _vm_board(name: str, on_step: Callable[[str], None]) -> VmBoard:
+def _running() -> list[RunningBoard]:
+    return [*running_boards(state_directory("sim")), *running_boards(state_directory("vm"))]
+
+
+def _board(name: str, build_dir: Path, on_step: Callable[[str], None]) -> VmBoard | SimProcess:
     """The board of that name. Raises UnknownBoardError, UnknownTargetError."""
-    board = parse_emulated(name, load_targets(engine_root())).prepare(Path(), on_step)
-    if not isinstance(board, VmBoard):
-        raise UnknownBoardError(
-            f"{name} is there as long as the command that uses it; only {PREFIX}TARGET stays on"
-        )
-    return board
+    root = engine_root()
+    return parse_emulated(name, load_targets(root)).staying(build_dir, root, on_step)
+
+
+def _command(machine: VmBoard | SimProcess) -> list[str]:
+    """What starts the emulator, but for the port and what tells one process from another."""
+    identity = "00000000-0000-0000-0000-000000000000"
+    if isinstance(machine, SimProcess):
+        return machine.command(identity)
+    return machine.command(machine.image(), 2222, identity)
 
 
 @contextmanager
@@ -190,14 +219,14 @@ def _print_images(records: list[dict[str, object]], dry_run: bool) -> None:
     stdout_console().print(table)
 
 
-def _vm_record(vm: RunningVm) -> dict[str, object]:
+def _running_record(running: RunningBoard) -> dict[str, object]:
     """A running board, for JSON."""
-    return {**asdict(vm), "directory": str(vm.directory), "ssh": _ssh_command(vm)}
+    return {**asdict(running), "directory": str(running.directory), "ssh": _ssh_command(running)}
 
 
-def _ssh_command(vm: RunningVm) -> str:
+def _ssh_command(running: RunningBoard) -> str:
     """How OpenSSH logs in."""
-    board = vm.board
-    known = f"UserKnownHostsFile={vm.known_hosts.path}"
+    board = running.board
+    known = f"UserKnownHostsFile={running.known_hosts.path}"
     words = ("ssh", "-F", "none", "-i", str(board.key), "-o", known, "-p", str(board.port))
     return shlex.join((*words, f"{board.user}@{board.host}"))

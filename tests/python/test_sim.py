@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -243,3 +244,42 @@ def test_a_push_to_a_board_whose_disk_is_full(
     assert "409,600 are free under " in done.stderr
     done = deploy("push", "--board", "sim:host,file_blocks=100")
     assert (done.status, "File too large" in done.stderr) == (35, True)
+
+
+def test_a_board_that_stays_on_until_it_is_stopped(
+    deploy: Deploy, small_model: Path, tmp_path: Path
+) -> None:
+    place = {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+    def emulate(*words: str) -> Any:
+        command = [sys.executable, "-m", "colibri_deploy", "emulate", *words, "--json"]
+        return json.loads(run(command, cwd=tmp_path, env={**os.environ, **place}).stdout)
+
+    board = "sim:host,disk_kib=4000"
+    started = emulate("start", board)
+    try:
+        assert emulate("start", board) == started
+        words = ("--board", board, "--model", small_model, "--json")
+        push = report_of(deploy("push", *words, **place), "push")
+        assert push["bytes_sent"] > 1_000_000
+        assert push["address"] == f"colibri@127.0.0.1:{started['port']}"
+        again = report_of(deploy("push", *words, **place), "push")
+        assert again["bytes_sent"] == 0  # its disk, which would go with it, is there
+    finally:
+        stopped = emulate("stop", "--all")
+    assert stopped == [{"board": board, "was_running": True, "erased": False}]
+    assert emulate("list") == []
+    left = [path.name for path in Path(started["directory"]).iterdir()]
+    assert sorted(left) == ["lock", "log"]
+
+
+def test_a_board_that_cannot_stay_says_why(tmp_path: Path) -> None:
+    """Without qemu-user a foreign board cannot run."""
+    foreign = "visionfive2" if machine_arch() != "riscv64" else "rpi5"
+    command = [sys.executable, "-m", "colibri_deploy", "emulate", "start", f"sim:{foreign}"]
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PATH": "/nowhere"}
+    done = run(command, cwd=tmp_path, env=env, check=False)
+    assert done.status == 38
+    error, reason = done.stderr.splitlines()
+    assert error == f"error: sim:{foreign} does not start"
+    assert reason.startswith(f"sim:{foreign} needs qemu-")

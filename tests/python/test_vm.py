@@ -32,10 +32,11 @@ from colibri_deploy.errors import (
 from colibri_deploy.initramfs import Initramfs
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.process import Completed, run
+from colibri_deploy.running_board import RunningBoard, running_boards
 from colibri_deploy.sim import Faults
 from colibri_deploy.ssh import Connection
 from colibri_deploy.targets import Target, load_targets
-from colibri_deploy.vm import RunningVm, VmBoard, VmOptions, running_vms
+from colibri_deploy.vm import VmBoard, VmOptions
 from colibri_deploy.vm_image import build_image, cache_directory, find_image
 
 Deploy = Callable[..., Completed]
@@ -93,10 +94,10 @@ def emulate(places: Mapping[str, str]) -> Iterator[Callable[..., Any]]:
     run_it("stop", "--all")
 
 
-def running(record: dict[str, Any]) -> RunningVm:
+def running(record: dict[str, Any]) -> RunningBoard:
     """The board that `emulate start` has started."""
     values = {key: value for key, value in record.items() if key != "ssh"}
-    return RunningVm(**values | {"directory": Path(record["directory"])})
+    return RunningBoard(**values | {"directory": Path(record["directory"])})
 
 
 def ask(record: dict[str, Any], command: str, user: str = "colibri") -> str:
@@ -144,7 +145,7 @@ def test_the_last_user_of_a_board_stops_it_and_keys_are_checked_on_both_sides(
     with board() as one:
         with board() as other:
             assert other.board == one.board
-        assert [vm.name for vm in running_vms(states)] == ["vm:rpi5"]
+        assert [vm.name for vm in running_boards(states)] == ["vm:rpi5"]
         host, kind, blob = Path(str(one.known_hosts.path)).read_text().split()
         changed = bytearray(base64.b64decode(blob))
         changed[-1] ^= 1
@@ -156,7 +157,7 @@ def test_the_last_user_of_a_board_stops_it_and_keys_are_checked_on_both_sides(
         with pytest.raises(AuthenticationError):
             Connection.open(replace(one.board, key=tmp_path / "stranger"), one.known_hosts)
         assert one.directory.stat().st_mode & 0o077 == 0
-    assert running_vms(states) == []
+    assert running_boards(states) == []
 
 
 def test_a_model_is_proved_on_a_board_that_is_started_for_it(
