@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares an engine with the goldens of the reference implementation.
 
-    python tests/golden/check_fixtures.py SHARED ENGINE...
+    python tests/golden/check_fixtures.py SHARED PART ENGINE...
 
 SHARED holds fixtures/check.py; ENGINE is the command that starts the engine, for instance
-`qemu-aarch64-static build/jetson-orin/colibri`. Weights are kept as stored; tokens, tokenisation,
-logits and likelihoods must agree.
+`qemu-aarch64-static build/jetson-orin/colibri`. Weights are kept as stored; tokens, logits and
+likelihoods must agree. PART is
+
+    tokenizer  the checkpoints whose tokenizers are converted too: tokenisation must agree
+    ids        all others, from token ids
+    sample     one prompt of one checkpoint of each kind of attention, router and activation
 """
 
 import shlex
@@ -14,27 +18,39 @@ import subprocess
 import sys
 from pathlib import Path
 
-FAMILIES = ("mixtral", "starcoder_moe", "llama")
+TOKENIZER = ("llama", "mixtral", "starcoder_moe")
+KINDS = ("deepseek_v3", "gpt_oss", "phimoe", "qwen2_moe")
+OTHERS = ("deepseek_v2", "glm4_moe", "granitemoe", "olmoe", "qwen3_moe")
+PARTS = {
+    "tokenizer": (TOKENIZER, ""),
+    "ids": ((*KINDS, *OTHERS), ""),
+    "sample": (KINDS, "ascii"),
+}
 
 
-def main(shared: Path, engine: list[str]) -> int:
+def main(shared: Path, part: str, engine: list[str]) -> int:
     """The exit status of check.py."""
-    fixtures = shared / "fixtures"
-    convert = [sys.executable, "-m", "colibri_deploy", "convert", "--dtype", "keep"]
+    fixtures, prompts = PARTS[part]
+    root = shared / "fixtures"
+    convert = shlex.join([sys.executable, "-m", "colibri_deploy", "convert", "--dtype", "keep"])
     run = f"{shlex.join(engine)} --model {{out}}"
     command: list[str | Path] = [
-        *(sys.executable, fixtures / "check.py", "--root", fixtures, "--jobs", "2"),
-        *("--only", f"/({'|'.join(FAMILIES)})$"),
-        *("--convert", f"{shlex.join(convert)} {{ckpt}} -o {{out}}"),
+        *(sys.executable, root / "check.py", "--root", root, "--jobs", "2"),
+        *("--only", f"/({'|'.join(fixtures)})$", "--prompts", prompts),
         *("--cmd", f"{run} --tokens {{ids}} --num_tokens {{n}} --ignore_eos --format ids"),
-        *("--tokenize-cmd", f"{run} --prompt_file {{text_file}} --tokenize"),
         *("--logits-cmd", f"{run} --tokens {{ids}} --logits"),
         *("--nll-cmd", f"{run} --tokens {{ids}} --nll"),
     ]
+    if part == "tokenizer":
+        command += ["--convert", f"{convert} {{ckpt}} -o {{out}}"]
+        command += ["--tokenize-cmd", f"{run} --prompt_file {{text_file}} --tokenize"]
+    else:
+        bare = "cp -r {ckpt} {out}.bare && rm {out}.bare/tokenizer.json"
+        command += ["--convert", f"{bare} && {convert} {{out}}.bare -o {{out}}"]
     return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 4 or sys.argv[2] not in PARTS:
         sys.exit(__doc__)
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))

@@ -12,9 +12,22 @@ import pytest
 from colibri_deploy.targets import machine_arch
 
 
-@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
-def test_three_checkpoints_compute_what_the_reference_computes(
+@pytest.mark.parametrize(
+    ("arch", "part", "passed"),
+    [
+        # 12 prompts and one likelihood of each of three checkpoints
+        ("x86_64", "tokenizer", 39),
+        ("aarch64", "tokenizer", 39),
+        # nine checkpoints, of which six have no prompt without text
+        ("x86_64", "ids", 111),
+        ("aarch64", "sample", 8),
+        ("riscv64", "sample", 8),
+    ],
+)
+def test_checkpoints_compute_what_the_reference_computes(
     arch: str,
+    part: str,
+    passed: int,
     root: Path,
     shared: Path,
     engine: Callable[[str], Path],
@@ -23,12 +36,11 @@ def test_three_checkpoints_compute_what_the_reference_computes(
     runner = [] if arch == machine_arch() else [require_program(f"qemu-{arch}-static")]
     script = root / "tests/golden/check_fixtures.py"
     result = subprocess.run(
-        [sys.executable, script, shared, *runner, engine(arch)],
+        [sys.executable, script, shared, part, *runner, engine(arch)],
         cwd=root,
         text=True,
         capture_output=True,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    # 12 prompts and one likelihood of each of three checkpoints
-    assert result.stdout.splitlines()[-1] == "39 passed, 0 failed"
+    assert result.stdout.splitlines()[-1] == f"{passed} passed, 0 failed"
