@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The independent reference program gives the engine's bits."""
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from goldens import (
     Key,
 )
 from synthetic import Shape, write_checkpoint
+from synthetic_families import KINDS, MIXED, write_family
 
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint
 from colibri_deploy.process import Completed, run
@@ -80,6 +82,50 @@ def test_the_literals_are_what_it_prints(key: Key, models: Models) -> None:
         for kv, expected in hashes.get(key, {}).items():
             _, found = reference.run(model, sequence.prompt, n_generated, kv, ignore_eos=True)
             assert found == expected, kv
+
+
+@pytest.fixture(scope="session")
+def family_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """`family_models(kind, dtype)` is a model of synthetic_families.py, made once a session."""
+
+    @functools.cache
+    def made(kind: str, dtype: str) -> Path:
+        path = tmp_path_factory.mktemp("families") / "model"
+        write_family(kind, dtype, path)
+        return path
+
+    return made
+
+
+SHORT = 24  # longer than the windows
+TWO_CHUNKS = 261  # of attention
+TYPES = [("f32", "f32"), ("q8", "f16"), (MIXED, "q8")]  # of the weights and of the cache
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "kv", "length"),
+    [(kind, *types, SHORT) for kind in KINDS for types in TYPES]
+    + [("gpt_oss", "q4", "f16", TWO_CHUNKS), ("latent_sinks", "mxfp4", "q8", TWO_CHUNKS)],
+)
+def test_every_kind_of_model_gives_the_same_hash(
+    kind: str,
+    dtype: str,
+    kv: str,
+    length: int,
+    family_models: Callable[[str, str], Path],
+    run_engine: Callable[..., Completed],
+) -> None:
+    model = reference.load(family_models(kind, dtype))
+    tokens = [(7919 * i * i + 13) % 997 % model.config["vocab_size"] for i in range(length)]
+    ids, digest = reference.run(model, tokens, 2, kv)
+    printed = f"{','.join(map(str, ids))}\nlogits_hash: clb1:{digest} kv:{kv}\n"
+    arguments = [
+        *("--model", family_models(kind, dtype), "--tokens", ",".join(map(str, tokens))),
+        *("--num_tokens", "2", "--kv", kv, "--format", "ids", "--logits_hash", "--threads", "2"),
+    ]
+    for batch in ("1", "7", "4096"):
+        engine = run_engine("x86_64", *arguments, "--batch", batch)
+        assert (engine.status, engine.stderr, engine.stdout) == (0, "", printed), batch
 
 
 # Two layers, so that what earlier positions see bears on the last logits; two heads share a key.
