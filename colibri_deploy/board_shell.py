@@ -81,10 +81,10 @@ class BoardShell:
         """
         mark, command, script = self._prepare(verb, arguments)
         out, err = _After(mark, sinks.stdout), _After(mark, sinks.stderr)
-        answer = self.connection.run(command, [script], timeout_s=timeout_s, sinks=Sinks(out, err))
+        status = self.connection.stream(command, script, Sinks(out, err), timeout_s=timeout_s)
         if not out.has_begun:
             raise self._runs_nothing(err.before or out.before)
-        return answer.status
+        return status
 
     def _prepare(self, verb: str, arguments: Sequence[str]) -> tuple[bytes, str, bytes]:
         """The mark that output begins after, the command, and what it reads first."""

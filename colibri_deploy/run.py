@@ -44,6 +44,7 @@ class Engine:
         if MODEL_NAME not in state.files:
             raise ReleaseError(f"{self._name} has no model: push one with --model DIR")
         self._model = ("--model", f"{state.root}/current")
+        self._limits = connection.board.limits
 
     def generate(self, prompt: str, options: RunOptions, sinks: Sinks) -> None:
         """Passes the text on as it comes, and a line break at its end.
@@ -53,14 +54,10 @@ class Engine:
         """
         if len(os.fsencode(prompt)) > _MOST_BYTES:
             raise InputError(f"the prompt is longer than {_MOST_BYTES:,} bytes")
-        self._check(
-            self._shell.stream(
-                "stream",
-                *(*self._model, "--prompt", prompt, *options.arguments()),
-                sinks=sinks,
-                timeout_s=_MOST_SECONDS,
-            )
-        )
+        words = [*self._model, "--prompt", prompt, *options.arguments()]
+        if options.threads is None:
+            words += self._limits.engine_options
+        self._check(self._shell.stream("stream", *words, sinks=sinks, timeout_s=_MOST_SECONDS))
 
     def knows_chatml(self) -> bool:
         """Whether the marks of ChatML are tokens of the model. Raises as `generate`."""

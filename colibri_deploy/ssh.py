@@ -146,21 +146,25 @@ class Connection:
         key = self._session.transport.get_remote_server_key()
         return f"{key.get_name()} {key.fingerprint}"
 
-    def run(
-        self,
-        command: str,
-        stdin: Iterable[bytes] = (),
-        *,
-        timeout_s: float,
-        sinks: Sinks | None = None,
-    ) -> Answer:
+    def run(self, command: str, stdin: Iterable[bytes] = (), *, timeout_s: float) -> Answer:
         """Runs a command to its end, feeding it `stdin`.
 
-        `timeout_s` bounds the time after the last byte is sent. With `sinks` the answer has no
-        output, and standard input stays open: that it ends tells the command that we have gone. A
-        command that ends before it has read everything is no error here. Raises
-        ConnectionLostError, BoardConnectionError.
+        `timeout_s` bounds the time after the last byte is sent. A command that ends before it has
+        read everything is no error here. Raises ConnectionLostError, BoardConnectionError.
         """
+        return self._execute(command, stdin, timeout_s, None)
+
+    def stream(self, command: str, stdin: bytes, sinks: Sinks, *, timeout_s: float) -> int:
+        """The same, but its output is passed on as it comes; the status.
+
+        Standard input stays open: that it ends tells the command that we have gone. So it does
+        when this raises anything, be it of the sinks.
+        """
+        return self._execute(command, [stdin], timeout_s, sinks).status
+
+    def _execute(
+        self, command: str, stdin: Iterable[bytes], timeout_s: float, sinks: Sinks | None
+    ) -> Answer:
         with _typed(self.board.name, "lost the connection to"):
             channel = self._session.transport.open_session(timeout=CONNECT_SECONDS)
             with contextlib.closing(channel):

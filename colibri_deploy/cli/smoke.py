@@ -33,7 +33,6 @@ from colibri_deploy.toolchain import find_toolchain
 
 HOST = "host"  # the target that is this machine
 _ENGINE_ONLY = "the engine is verified; no model was compared"
-_MODELS = {"golden": "golden model", "model": "the model"}  # by the step that measures it
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,7 @@ def _print_figures(steps: Sequence[Step]) -> None:
         of = step.figures
         mib = [_shown(of[name], ".1f", 1 << 20) for name in ("peak_rss_bytes", "read_bytes")]
         table.add_row(
-            _MODELS[step.name],
+            step.name,
             _shown(of["prompt_tokens"], ",.0f"),
             _shown(of["prefill_tokens_per_s"], ",.1f"),
             _shown(of["decode_tokens_per_s"], ",.1f"),

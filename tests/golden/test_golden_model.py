@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import shutil
@@ -15,9 +16,16 @@ import pytest
 import reference
 
 from colibri_deploy.convert import convert_checkpoint
-from colibri_deploy.coverage import Expert, proved_experts
+from colibri_deploy.coverage import Coverage, Expert, proved_experts
 from colibri_deploy.golden import Generation
-from colibri_deploy.golden_model import CHECKPOINT, Golden, convert_golden_model, load_goldens
+from colibri_deploy.golden_model import (
+    CHECKPOINT,
+    SHA256,
+    Golden,
+    convert_golden_model,
+    golden_coverage,
+    load_goldens,
+)
 from colibri_deploy.process import Completed
 
 GOLDENS = load_goldens()
@@ -169,6 +177,16 @@ def test_the_lowest_bit_of_a_weight_of_any_expert_changes_a_hash(
     convert_checkpoint(checkpoint, tmp_path / "model", force=True)
     for golden in GOLDENS:
         check(generate(run_engine, golden, tmp_path / "model", "scalar"), golden)
+
+
+def test_it_is_converted_to_the_bytes_that_boards_are_sent(model: Path) -> None:
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in model.iterdir()}
+    assert found == SHA256
+
+
+def test_the_literals_prove_as_many_experts_as_are_told() -> None:
+    assert golden_coverage(GOLDENS) == Coverage(32, 32)
+    assert golden_coverage(GOLDENS[2:3]) == Coverage(31, 32)
 
 
 def test_the_checkpoint_is_small(model: Path) -> None:

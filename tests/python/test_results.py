@@ -22,7 +22,6 @@ from xml.etree import ElementTree
 import pytest
 from board_fixtures import Place, report_of
 from ssh_servers import KINDS, PASSWORD, Server
-from test_mutations import build_mutant
 from test_vm import need_system, places  # noqa: F401 # fixtures
 
 from colibri_deploy.convert import convert_checkpoint
@@ -30,7 +29,6 @@ from colibri_deploy.errors import BoardFullError, SmokeError
 from colibri_deploy.many import BoardRun, run_all
 from colibri_deploy.process import Completed, run
 from colibri_deploy.results import BoardResult, Step, junit, verdict
-from colibri_deploy.targets import machine_arch
 
 Deploy = Callable[..., Completed]
 
@@ -282,49 +280,6 @@ def test_ctrl_c_ends_connections_names_boards_and_leaves_the_old_release(
     assert run([root / "current/colibri", "--version"]).stdout.startswith("colibri ")
     done = deploy("push", "--board", "sim:host", "--model", small_model, "--json")
     assert done.status == 0, done.stderr
-
-
-def test_a_wrong_kernel_is_named_and_the_release_before_comes_back(
-    sim: Callable[..., Place],
-    deploy: Deploy,
-    small_model: Path,
-    build_dir: Path,
-    root: Path,
-    tmp_path: Path,
-    require: Callable[[bool, str], None],
-) -> None:
-    require(machine_arch() == "x86_64", "mutants are built for x86_64")
-    place = sim()
-    words = (*place.arguments, "--model", small_model)
-    good = report_of(deploy("push", *words, "--json"), "push")["release"]
-    (tmp_path / "mutant").mkdir()
-    change = ("templates/ops/norm.c.j2", "(float)n + eps", "(float)(n + 1) + eps")
-    mutant = build_mutant(root, tmp_path / "mutant", [change])
-    path = build_dir / "host" / "colibri"
-    right = path.read_bytes()
-    path.unlink()
-    path.write_bytes(mutant.read_bytes())
-    path.chmod(0o755)
-    bad = report_of(deploy("push", *words, "--json"), "push")["release"]
-    assert place.current.resolve().name == bad
-    done = deploy("smoke", *words, "--json", "out.json", "--junit", "out.xml")
-    assert done.status == 37
-    back = f"release {good} is current again, in place of {bad}"
-    assert f"rollback: {back}\n" in done.stderr
-    assert " fails the smoke test at selftest: kernel f32_rms_norm of level " in done.stderr
-    assert f"\nrollback passed: {back}\n" in done.stdout
-    assert place.current.resolve().name == good
-    assert place.stored("colibri").read_bytes() == right
-    (steps,) = read_junit(tmp_path / "out.xml").values()
-    assert (steps["version"], steps["sha256"], steps["verify"]) == ("passed", "passed", "passed")
-    assert (steps["selftest"], steps["golden"], steps["model"]) == ("failed", "failed", "failed")
-    assert steps["rollback"] == "passed"
-    assert not (place.current.parent / "releases" / bad).exists()
-    nothing = deploy("rollback", *place.arguments)
-    assert nothing.status == 42
-    assert f"has no release before {good}: push" in nothing.stderr
-    done = deploy("smoke", *words, *FEW, "--json")
-    assert (done.status, report_of(done, "smoke")["ok"]) == (0, True)
 
 
 def test_another_model_here_is_no_reason_to_go_back(

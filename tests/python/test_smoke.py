@@ -9,13 +9,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from board_fixtures import Place, report_of
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.golden import Generation
+from colibri_deploy.golden_model import SHA256
 from colibri_deploy.process import Completed, run
+from colibri_deploy.sim import Faults
 
 Deploy = Callable[..., Completed]
 
@@ -51,6 +54,104 @@ def test_what_was_pushed_passes(board: Place, deploy: Deploy, small_model: Path)
     ids, last = direct.stdout.splitlines()
     assert ids == ",".join(map(str, generated["ids"]))
     assert last == f"logits_hash: {generated['logits_hash']} kv:f32"
+
+
+SIZES = 2_247_916 + 380  # bytes of the golden model
+
+
+def golden_detail(done: Completed) -> str:
+    """What the step `golden` says."""
+    (step,) = (s for s in report_of(done, "smoke")["steps"] if s["name"] == "golden")
+    return str(step["detail"])
+
+
+def test_the_golden_model_is_sent_once_and_goes_with_the_rest(
+    sim: Callable[..., Place], deploy: Deploy, build_dir: Path
+) -> None:
+    place = sim()
+    assert deploy("push", *place.arguments).status == 0
+    proved = "128 tokens, text and logits hashes of 4 prompts; they prove 32 of 32 experts"
+    done = deploy("smoke", *place.arguments, "--json")
+    assert (done.status, golden_detail(done)) == (0, f"{proved}; {SIZES:,} bytes sent")
+    path = build_dir / "host" / "colibri"
+    changed = path.read_bytes() + b"\0"
+    path.unlink()
+    path.write_bytes(changed)
+    for _ in range(3):  # then none of the first release's files is needed
+        path.write_bytes(path.read_bytes() + b"\0")
+        assert deploy("push", *place.arguments).status == 0
+    done = deploy("smoke", *place.arguments, "--json")
+    assert (done.status, golden_detail(done)) == (0, proved)
+    assert deploy("undeploy", *place.arguments).status == 0
+    assert not place.root.exists()
+
+
+def test_a_golden_model_that_was_cut_goes_on_where_it_ended(
+    sim: Callable[..., Place], deploy: Deploy, root: Path
+) -> None:
+    assert deploy("push", *sim().arguments).status == 0
+    script = (root / "colibri_deploy" / "board.sh").stat().st_size
+    place = sim("host", Faults(cut_after=10 * script + SIZES // 2))
+    done = deploy("smoke", *place.arguments)
+    assert done.status == 29
+    assert "lost the connection" in done.stderr
+    place = sim()
+    (partial,) = place.partials()
+    there = partial.stat().st_size
+    assert 0 < there < SIZES
+    done = deploy("smoke", *place.arguments, "--json")
+    assert done.status == 0
+    assert golden_detail(done).endswith(f"; {SIZES - there:,} bytes sent")
+    assert place.partials() == []
+
+
+def test_a_damaged_golden_model_is_no_reason_to_go_back_and_is_sent_again(
+    board: Place, deploy: Deploy, small_model: Path, build_dir: Path
+) -> None:
+    path = build_dir / "host" / "colibri"
+    changed = path.read_bytes() + b"\0"
+    path.unlink()
+    path.write_bytes(changed)
+    words = (*board.arguments, "--model", small_model)
+    assert deploy("push", *words).status == 0
+    assert deploy("smoke", *words).status == 0
+    release = board.current.readlink()
+    damage(board.root / "store" / SHA256["model.bin"], 1_500_000)
+    done = deploy("smoke", *words, "--json")
+    assert (done.status, outcomes(done)) == (37, {**PASSED, "golden": "failed"})
+    assert "at golden: the golden model on the board is damaged: model.bin is" in done.stderr
+    assert board.current.readlink() == release
+    done = deploy("smoke", *words, "--json")
+    assert (done.status, outcomes(done)) == (0, PASSED)
+    assert golden_detail(done).endswith("; 2,247,916 bytes sent")
+
+
+def test_what_is_measured_is_recorded_and_shown(
+    board: Place, deploy: Deploy, small_model: Path, tmp_path: Path
+) -> None:
+    words = ("--json", "out.json", "--junit", "out.xml")
+    done = deploy("smoke", *board.arguments, "--model", small_model, *words)
+    assert done.status == 0, done.stderr
+    (record,) = json.loads((tmp_path / "out.json").read_text())["boards"]
+    figures = {step["name"]: step["figures"] for step in record["smoke"]["steps"]}
+    assert {name for name, measured in figures.items() if measured} == {"golden", "model"}
+    assert (figures["golden"]["prompt_tokens"], figures["model"]["prompt_tokens"]) == (239, 8)
+    for name in ("golden", "model"):
+        measured = figures[name]
+        assert 0 < measured["load_seconds"] < 10
+        assert measured["prefill_tokens_per_s"] > 0
+        assert measured["decode_tokens_per_s"] > 0
+        assert 500_000 < measured["peak_rss_bytes"] < 100_000_000
+        case = ElementTree.parse(tmp_path / "out.xml").find(f".//testcase[@name='{name}']")
+        assert case is not None
+        told = {one.attrib["name"]: one.attrib["value"] for one in case.iter("property")}
+        assert told == {k: f"{v:.10g}" for k, v in measured.items() if v is not None}
+    rows = [line.split() for line in done.stdout.splitlines()]
+    shown = {row[0]: row for row in rows if row[:1] in (["golden"], ["model"]) and len(row) == 7}
+    assert shown.keys() == {"golden", "model"}
+    assert float(shown["golden"][5]) == pytest.approx(
+        figures["golden"]["peak_rss_bytes"] / 2**20, abs=0.06
+    )
 
 
 def test_the_result_for_people_ends_with_tokens_hash_and_verified(
