@@ -42,6 +42,12 @@ COMPUTING = ("emulation", "golden", "kernels")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds an option of the tests of the logits hash."""
+    text = "compute the logits hash with every setting on every level, which takes half an hour"
+    parser.addoption("--full-matrix", action="store_true", help=text)
+
+
 def lacking(reason: str) -> NoReturn:
     """Fails under CI=true, skips elsewhere."""
     if os.environ.get("CI") == "true":
@@ -62,6 +68,12 @@ def shared() -> Path:
     if not (path / "fixtures").is_dir():
         lacking(f"no fixtures in {path}: set COLIBRI_SHARED to the directory that holds fixtures/")
     return path
+
+
+@pytest.fixture(scope="session")
+def full_matrix(pytestconfig: pytest.Config) -> bool:
+    """Whether every level runs the full product."""
+    return bool(pytestconfig.getoption("full_matrix"))
 
 
 @pytest.fixture(scope="session")

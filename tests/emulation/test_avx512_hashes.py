@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from goldens import FROM_ONE_TOKEN, FROM_ONE_TOKEN_HASHES, Key
-from matrix import KVS, SMALL, differing, product
+from matrix import FIXTURES, LARGE, SMALL, differing, once, product
 
 from colibri_deploy.convert import DTypeChoice
 from colibri_deploy.process import Completed
@@ -22,7 +22,7 @@ INTEGERS = [key for key in SMALL if key[1] in ("q8", "q4", "mxfp4")]
     ("isa", "cpu", "keys"),
     [("avx512", "skylake_x", SMALL), ("avx512_vnni", "sapphire_rapids", INTEGERS)],
 )
-def test_the_small_model_has_one_hash_for_all_batches_splits_and_caches(
+def test_one_hash_for_all_batches_splits_and_caches(
     isa: str,
     cpu: str,
     keys: list[Key],
@@ -31,20 +31,25 @@ def test_the_small_model_has_one_hash_for_all_batches_splits_and_caches(
     meson_build: Callable[[str], Path],
     models: Callable[[str, DTypeChoice], Path],
     report_row: Callable[..., None],
+    full_matrix: bool,
 ) -> None:
     build = meson_build("x86_64")
     meson("compile", "-C", build, "hash_matrix")
-    settings = product(FROM_ONE_TOKEN, threads=(1,))
+    settings = dict.fromkeys(keys, product(FROM_ONE_TOKEN, threads=(1,)))
+    if full_matrix:
+        settings |= dict.fromkeys(FIXTURES + SMALL, product(FROM_ONE_TOKEN, threads=(1,)))
+        settings |= dict.fromkeys(LARGE, once(FROM_ONE_TOKEN, threads=1))
     run = functools.partial(bochs, cpu, build / "tests/hash_matrix")
-    converted = {key: models(*key) for key in keys}
+    converted = {key: models(*key) for key in settings}
 
     def one(key: Key) -> list[str]:
         expected = FROM_ONE_TOKEN_HASHES[key]
-        return differing(run, converted[key], isa, FROM_ONE_TOKEN, settings, expected)
+        return differing(run, converted[key], isa, FROM_ONE_TOKEN, settings[key], expected)
 
     with ThreadPoolExecutor(2) as pool:
-        wrong = [line for lines in pool.map(one, keys) for line in lines]
+        wrong = [line for lines in pool.map(one, settings) for line in lines]
     assert not wrong, "\n".join(wrong)
     title = "logits hash on Bochs: level, CPU; models, caches and settings that give the literals"
-    models_run = f"small_synthetic {' '.join(dtype for _, dtype in keys)}"
-    report_row(title, isa, cpu, models_run, " ".join(KVS), f"{len(settings)} settings each")
+    for (name, dtype), each in settings.items():
+        kvs = " ".join(dict.fromkeys(one.kv for one in each))
+        report_row(title, isa, cpu, name, dtype, kvs, f"{len(each)} settings")

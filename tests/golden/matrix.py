@@ -50,9 +50,14 @@ def third(settings: Sequence[Setting], which: int) -> list[Setting]:
     return [one for i, one in enumerate(settings) if (i // turn + i) % turn == which]
 
 
+def once(sequence: Continuation, threads: int = 2) -> list[Setting]:
+    """A single setting, with the shortest prompt."""
+    return [Setting("f16", threads, WHOLE, sequence.splits[0])]
+
+
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """An ISA level on some CPU, and what of the product it can afford."""
+    """An ISA level on some CPU, and what of the product each run of the tests computes on it."""
 
     arch: str
     isa: str
@@ -64,7 +69,7 @@ class Level:
         return f"{self.arch} {self.isa}" + (f" on {self.cpu}" if self.cpu else "")
 
     def settings(self, sequence: Continuation, kvs: Sequence[str] = KVS) -> list[Setting]:
-        """Those of the product that it runs."""
+        """What each run of the tests computes."""
         everything = product(sequence, kvs)
         return everything if self.which_third is None else third(everything, self.which_third)
 
