@@ -36,6 +36,12 @@ def open_hub_source(directory: Path) -> Source:
     notes = []
     if tied and _drop_tied_head(tensors, (config.vocab_size, config.hidden_size)):
         notes.append(f"{_HEAD} equals {_EMBEDDINGS}, it is stored once")
+    longest = hub.integer("max_position_embeddings", config.max_positions)
+    if config.max_positions < longest:
+        notes.append(
+            f"sequences are at most {config.max_positions:,} tokens, not {longest:,}: "
+            "beyond, RoPE's long factors would be needed, which are not supported"
+        )
     for name in ("bos_token_id", "eos_token_id"):
         outside = [token for token in hub.token_ids(name, 0) if not 0 <= token < config.vocab_size]
         if outside:

@@ -77,6 +77,13 @@ def shared_size(hub: HubConfig, default: int) -> dict[str, Any]:
     return {"shared_ffn_size": count * hub.integer("moe_intermediate_size")}
 
 
+def ignored(config: ModelConfig) -> tuple[str, ...]:
+    """Tensors that the model does not use; without shared experts theirs have no elements."""
+    if config.shared_ffn_size:
+        return decoder.IGNORED
+    return (*decoder.IGNORED, r"model\.layers\.\d+\.mlp\.shared_experts\..*")
+
+
 def dense_layers(hub: HubConfig, default: int) -> dict[str, Any]:
     """The first layers are dense."""
     if hub.integer("moe_layer_freq", 1) != 1:

@@ -66,4 +66,4 @@ class DeepseekV2:
 
     def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
         """See `Family`."""
-        return decoder.IGNORED
+        return deepseek.ignored(config)

@@ -56,4 +56,4 @@ class DeepseekV3:
 
     def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
         """See `Family`."""
-        return (*decoder.IGNORED, decoder.layers_after(hub, config))
+        return (*deepseek.ignored(config), decoder.layers_after(hub, config))

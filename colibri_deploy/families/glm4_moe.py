@@ -63,4 +63,4 @@ class Glm4Moe:
 
     def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
         """See `Family`."""
-        return (*decoder.IGNORED, decoder.layers_after(hub, config))
+        return (*deepseek.ignored(config), decoder.layers_after(hub, config))

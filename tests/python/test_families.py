@@ -13,7 +13,7 @@ import pytest
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.families import FAMILIES, family_named, family_of
 from colibri_deploy.families.hub_config import HubConfig
-from colibri_deploy.families.rope import inverse_frequencies
+from colibri_deploy.families.rope import RopeDefaults, inverse_frequencies, read_rope
 from colibri_deploy.model_config import ModelConfig
 
 MIXTRAL: dict[str, Any] = {
@@ -218,6 +218,114 @@ def test_llama3_scaling_slows_long_wavelengths_down() -> None:
             expected = (1 - smooth) * plain / 8 + smooth * plain
         assert value == pytest.approx(expected, rel=2e-6), index
     assert kinds == {"kept", "slowed", "between"}
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 4.0],
+    "long_factor": [8.0] * 8,
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "theta", "expected", "scale"),
+    [
+        (
+            YARN,
+            1e4,
+            [
+                *(1.0, 0.23717082, 0.049999997, 0.007905695, 0.0025),
+                *(0.00079056947, 0.00025, 7.905695e-05),
+            ],
+            1.138629436111989,
+        ),
+        (
+            YARN | {"factor": None},  # then it is that of the lengths
+            1e4,
+            [
+                *(1.0, 0.23717082, 0.049999997, 0.007905695, 0.0025),
+                *(0.00079056947, 0.00025, 7.905695e-05),
+            ],
+            1.138629436111989,
+        ),
+        (
+            YARN | {"factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+            150000.0,
+            [
+                *(1.0, 0.085249096, 0.0015879148, 0.00035794458, 8.0687154e-05),
+                *(1.8188337e-05, 4.0999785e-06, 9.2420896e-07),
+            ],
+            1.3465735902799727,
+        ),
+        (
+            YARN | {"factor": 40, "mscale": 0.707, "mscale_all_dim": 1.0, "beta_fast": 8},
+            1e4,
+            [
+                *(1.0, 0.21345372, 0.034999996, 0.00079056947, 0.00025),
+                *(7.905695e-05, 2.5e-05, 7.9056945e-06),
+            ],
+            0.9210423553163399,
+        ),
+        (
+            YARN | {"attention_factor": 1.5},
+            1e4,
+            [
+                *(1.0, 0.23717082, 0.049999997, 0.007905695, 0.0025),
+                *(0.00079056947, 0.00025, 7.905695e-05),
+            ],
+            1.5,
+        ),
+        (
+            LONGROPE,
+            1e4,
+            [
+                *(1.0, 0.28747976, 0.083333336, 0.024325214, 0.006666667),
+                *(0.0015811389, 0.00033333333, 7.905695e-05),
+            ],
+            1.1547005383792517,
+        ),
+        (
+            LONGROPE | {"factor": 16.0},
+            1e4,
+            [
+                *(1.0, 0.28747976, 0.083333336, 0.024325214, 0.006666667),
+                *(0.0015811389, 0.00033333333, 7.905695e-05),
+            ],
+            1.2909944487358056,
+        ),
+    ],
+)
+def test_scalings_give_what_transformers_gives(
+    scaling: dict[str, Any], theta: float, expected: list[float], scale: float
+) -> None:
+    """The values are those of modeling_rope_utils.py of transformers 5.24, for heads of 16."""
+    config = {"rope_scaling": scaling, "rope_theta": theta, "max_position_embeddings": 256}
+    rope = read_rope(HubConfig(config), 16, RopeDefaults())
+    assert rope.frequencies.tolist() == pytest.approx(expected, rel=2e-7)
+    assert rope.scale == pytest.approx(scale, rel=1e-15)
+    assert rope.longest == (64 if scaling["rope_type"] == "longrope" else None)
+
+
+def test_an_original_length_beside_the_parameters_goes_first() -> None:
+    scaling = {name: YARN[name] for name in ("rope_type", "factor")}
+    inside = {"rope_scaling": YARN | {"original_max_position_embeddings": 128}}
+    beside = {"rope_scaling": YARN, "original_max_position_embeddings": 128}
+    absent = {"rope_scaling": scaling, "max_position_embeddings": 128}
+    assert frequencies(16, **inside) == frequencies(16, **beside) == frequencies(16, **absent)
+    short = YARN | {"original_max_position_embeddings": 16}
+    assert frequencies(16, **inside) != frequencies(16, rope_scaling=short)
+
+
+def test_a_part_of_the_head() -> None:
+    half = RopeDefaults(partial=0.5)
+    whole = read_rope(HubConfig({"rope_theta": 16.0}), 8, half).frequencies.tolist()
+    assert whole == [1.0, 0.25]
+    odd = read_rope(HubConfig({"rope_theta": 8.0}), 6, half).frequencies.tolist()  # 3 elements
+    assert odd == pytest.approx([1.0, 0.25])
+    with pytest.raises(ConversionError, match="yarn needs an even number of elements, not 3"):
+        read_rope(HubConfig({"rope_scaling": YARN}), 6, half)
 
 
 LLAMA3 = {

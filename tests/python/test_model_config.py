@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,3 +143,117 @@ def test_files_that_are_no_config(tmp_path: Path) -> None:
     path.write_bytes(b"[1]")
     with pytest.raises(ConfigError, match="not a JSON object"):
         ModelConfig.read(path)
+
+
+MORE: dict[str, Any] = {
+    "window_layers": (0,),
+    "rope_dim": 8,
+    "rope_kind": "pairs",
+    "qk_clip": 4.5,
+    "embedding_scale": 12.0,
+    "residual_scale": 0.25,
+    "logit_scale": 0.125,
+    "activation": "swiglu_oai",
+    "activation_limit": 7.0,
+    "router_score": "sigmoid",
+    "router_weights": "all",
+    "router_scale": 2.5,
+    "n_groups": 4,
+    "top_groups": 2,
+    "dense_layers": (1,),
+    "dense_ffn_size": 80,
+    "shared_ffn_size": 24,
+}
+LATENT: dict[str, Any] = {
+    "n_kv_heads": 1,
+    "rope_dim": 8,
+    "kv_rank": 32,
+    "q_rank": 24,
+    "v_dim": 10,
+    "latent_norm_eps": 1e-6,
+}
+SPARSEMIXER: dict[str, Any] = {"router_score": "sparsemixer", "router_jitter": 0.01}
+
+
+@pytest.mark.parametrize("changes", [MORE, LATENT, SPARSEMIXER], ids=["more", "latent", "sparse"])
+def test_keys_that_may_be_absent_come_back(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    text = config.to_json()
+    values = json.loads(text)
+    for name, value in changes.items():
+        assert values[name] == (list(value) if isinstance(value, tuple) else value)
+    again = ModelConfig.from_json(text)
+    assert again.to_json() == text
+    assert {name: getattr(again, name) for name in changes} == changes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"window_layers": (0, 1)}, {"rope_dim": 22}, {"n_groups": 1}, {"rope_kind": "half"}],
+)
+def test_a_key_that_says_nothing_new_is_left_out(changes: dict[str, Any]) -> None:
+    assert dataclasses.replace(CONFIG, **changes).to_json() == TEXT
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ('"rope_dim": 7', "rope_dim is 7, expected an even number up to head_dim \\(22\\)"),
+        ('"rope_dim": 24', "rope_dim is 24, expected an even number"),
+        ('"rope_dim": null', "rope_dim is null, expected an integer"),
+        ('"rope_kind": "whole"', "rope_kind is whole, expected one of half, pairs"),
+        ('"activation": "relu"', "activation is relu, expected one of silu, gelu, gelu_tanh, swi"),
+        ('"activation": "swiglu_oai"', "activation_limit and the activation swiglu_oai go toget"),
+        ('"activation_limit": 7', "activation_limit and the activation swiglu_oai go together"),
+        ('"router_score": "sparsemixer"', "router_jitter and the router_score sparsemixer go"),
+        ('"router_jitter": 0.01', "router_jitter and the router_score sparsemixer go together"),
+        ('"router_weights": "none"', "router_weights is none, expected one of chosen, all"),
+        ('"router_scale": 0', "router_scale is 0.0, expected a float32 above 0"),
+        ('"router_scale": 1.23456789012345678', "router_scale is 1.2345.*, expected 15 digits"),
+        ('"router_scale": 10000000000000001', "router_scale is 1000.*, expected 15 digits"),
+        ('"router_scale": 0.0000000000000000000000011', "router_scale is 1.1E-24, expected 15 d"),
+        ('"router_scale": 1e23', "router_scale is 1E\\+23, expected 15 digits"),
+        ('"qk_clip": "8"', 'qk_clip is "8", expected a number'),
+        ('"n_groups": 3', "n_groups \\(3\\) and top_groups \\(1\\) do not fit n_experts"),
+        ('"n_groups": 8', "n_groups \\(8\\) and top_groups \\(1\\) do not fit"),
+        ('"top_groups": 2', "n_groups \\(1\\) and top_groups \\(2\\) do not fit"),
+        ('"top_groups": 17', "top_groups is 17, expected 1 to 16"),
+        ('"window_layers": [1, 0]', "window_layers are not layers below 2 in ascending order"),
+        ('"window_layers": [2]', "window_layers are not layers below 2 in ascending order"),
+        ('"window_layers": ["0"]', "window_layers is .*, expected an array of integers"),
+        ('"dense_layers": [0]', "dense_layers and dense_ffn_size go together"),
+        ('"dense_ffn_size": 8', "dense_layers and dense_ffn_size go together"),
+        ('"dense_layers": [0, 1], "dense_ffn_size": 8', "dense_layers are those without experts"),
+        ('"kv_rank": 8', "kv_rank, v_dim and latent_norm_eps go together"),
+        ('"v_dim": 8', "kv_rank, v_dim and latent_norm_eps go together"),
+        ('"q_rank": 8', "q_rank is 8, but there is no kv_rank"),
+        (
+            '"kv_rank": 8, "v_dim": 8, "latent_norm_eps": 1e-6, "rope_dim": 2',
+            "n_kv_heads is 2, expected 1 with kv_rank",
+        ),
+    ],
+)
+def test_a_wrong_key_that_may_be_absent_is_refused(keys: str, message: str) -> None:
+    text = TEXT.replace('"config_version": 1,', f'"config_version": 1, {keys},')
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (LATENT | {"rope_dim": 22}, "rope_dim is 22, expected less than head_dim"),
+        (SPARSEMIXER | {"top_k": 3}, "top_k is 3, expected 2 with sparsemixer"),
+        ({"n_experts": 0, "top_k": 0, "shared_ffn_size": 8}, "shared_ffn_size is 8, but there are"),
+        (
+            {"n_experts": 0, "top_k": 0, "dense_layers": (0,), "dense_ffn_size": 8},
+            "dense_layers are those without experts in a model that has them",
+        ),
+        ({"architecture": "x" * 32}, "architecture is x*, expected 1 to 31 characters"),
+        ({"norm_eps": 2.0**-120}, "norm_eps is 7.523164E-37, expected 15 digits"),
+        ({"norm_eps": 2.0**50}, "norm_eps is 1125899900000000.0, expected 15 digits"),
+    ],
+)
+def test_values_that_contradict_each_other(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(CONFIG, **changes)
