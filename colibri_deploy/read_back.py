@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from colibri_deploy.errors import ModelCorruptError
+from colibri_deploy.item_part import unpack_part
 from colibri_deploy.model_file import ModelFile
 from colibri_deploy.packing import Item, OpenItem, in_parallel
 from colibri_deploy.progress import Progress
 from colibri_deploy.rounding import is_rounded
 from colibri_deploy.source import StoredTensor
-from colibri_deploy.tiles import TILE_ROWS, FloatArray, Layout, round_up
+from colibri_deploy.tiles import FloatArray
 
 
 def read_back(
@@ -57,10 +58,7 @@ def _is_same(file: ModelFile, item: Item, opened: OpenItem, part: slice) -> bool
     """Whether the rows of a part are those of the source."""
     spec = item.spec
     data = file.item(spec.name, item.layer, item.expert)
-    unit = TILE_ROWS if spec.layout is Layout.tiles else 1  # rows that lie together
-    unit_bytes = spec.item_size * unit // round_up(spec.rows, unit)
-    stop = -(-part.stop // unit)
-    stored = opened.unpack(data[part.start // unit * unit_bytes : stop * unit_bytes], part)
+    stored = unpack_part(data, spec, part)
     values = opened.values(part)
     if opened.is_exact:
         return bool(np.array_equal(stored, values))

@@ -17,10 +17,12 @@ from rich.table import Table
 from colibri_deploy import convert as library
 from colibri_deploy.cli.byte_progress import ByteProgress
 from colibri_deploy.cli.console import print_json, stdout_console
-from colibri_deploy.cli.inspect import model_line, section_record
+from colibri_deploy.cli.inspect import health_record, model_line, section_record
 from colibri_deploy.dtype_choice import DTypeChoices, parse_dtypes
+from colibri_deploy.model import Model
 from colibri_deploy.model_dir import check_destination
 from colibri_deploy.rounding import RoundingError
+from colibri_deploy.router_health import RouterHealth, router_health
 from colibri_deploy.sections import ExpertLayout
 from colibri_deploy.upcycle import Upcycling
 
@@ -130,17 +132,20 @@ def convert(
         )
         if not as_json:
             _print_plan(plan)
-        errors = None
+        errors = health = None
         if output is not None and not dry_run:
             errors = library.write_model(plan, output, force, progress, verify)
+            health = router_health(Model.open(output))
     seconds = time.monotonic() - started
     if as_json:
-        print_json(_record(plan, output, expert_layout, upcycling, errors, verify, seconds))
+        print_json(_record(plan, output, expert_layout, upcycling, errors, health, verify, seconds))
     elif errors is None:
         click.echo("dry run: nothing was written")
     else:
         if any(error.errors for error in errors.values()):
             stdout_console().print(_errors_table(plan, errors))
+        for warning in health.warnings if health else []:
+            click.echo(f"warning: {warning}", err=True)
         checked = ", read back and compared" if verify else ""
         click.echo(f"wrote {output} in {seconds:.1f} s{checked}")
 
@@ -180,6 +185,7 @@ def _record(
     expert_layout: str,
     upcycling: Upcycling | None,
     errors: Mapping[str, RoundingError] | None,
+    health: RouterHealth | None,
     verified: bool,
     seconds: float,
 ) -> dict[str, object]:
@@ -199,6 +205,7 @@ def _record(
             name: {"rms_relative": error.rms_relative, "max_relative": error.max_relative}
             for name, error in (errors or {}).items()
         },
+        "routers": health_record(health),
         "sections": [section_record(section) for section in plan.file.sections],
         "seconds": round(seconds, 3),
     }

@@ -17,20 +17,29 @@ from colibri_deploy.cli.console import print_json, stdout_console
 from colibri_deploy.model import Model
 from colibri_deploy.model_config import ModelConfig
 from colibri_deploy.model_file import VERSION
+from colibri_deploy.router_health import RouterHealth, router_health
 from colibri_deploy.sections import Section
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--routers", is_flag=True, help="Show what the weights tell about the routers' choices."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def inspect(directory: Path, as_json: bool) -> None:
+def inspect(directory: Path, routers: bool, as_json: bool) -> None:
     """Show what the model in DIR consists of, after checking its structure.
 
-    Only header, tables and config.json are read; `verify` checks the values.
+    Only header, tables and config.json are read, with --routers also routers, norms and embeddings;
+    `verify` checks the values.
     """
     model = Model.open(directory)
+    health = router_health(model) if routers else None
     if as_json:
-        print_json(_record(model))
+        print_json(_record(model) | ({"routers": health_record(health)} if routers else {}))
+        return
+    if routers:
+        _print_health(health)
         return
     console = stdout_console()
     console.print(model_line(model.config))
@@ -64,6 +73,38 @@ def section_record(section: Section) -> dict[str, object]:
         "layout": section.layout.name,
         "size": section.size,
     }
+
+
+def health_record(health: RouterHealth | None) -> dict[str, object] | None:
+    """Routers for JSON; None for a dense model."""
+    return None if health is None else dataclasses.asdict(health)
+
+
+def _print_health(health: RouterHealth | None) -> None:
+    console = stdout_console()
+    if health is None:
+        console.print("the model is dense: it has no routers")
+        return
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("layer", "logit scale", "smallest row", "largest row", "widest element"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for layer in health.layers:
+        table.add_row(
+            str(layer.layer),
+            f"{layer.logit_scale:.3g}",
+            f"{layer.smallest_row:.3g}",
+            f"{layer.largest_row:.3g}",
+            f"{layer.channel} ({layer.channel_share:.1%})",
+        )
+    console.print(table)
+    rows = health.embeddings
+    console.print(
+        f"embeddings: root mean square {rows.smallest:.3g} to {rows.largest:.3g}, "
+        f"median {rows.median:.3g}; {len(rows.lost):,} too small for the norms to scale up",
+        soft_wrap=True,
+    )
+    for warning in health.warnings or ["nothing stands out"]:
+        console.print(warning, soft_wrap=True)
 
 
 def _totals(model: Model) -> dict[str, int]:

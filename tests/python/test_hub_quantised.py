@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from colibri_deploy.checkpoint import Checkpoint
-from colibri_deploy.convert import convert_checkpoint, plan_conversion
+from colibri_deploy.convert import DTypeChoice, convert_checkpoint, plan_conversion
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.hub_quantised import dequantised
 from colibri_deploy.model import Model
@@ -251,3 +251,81 @@ def test_mxfp4_of_another_shape_is_refused(tmp_path: Path) -> None:
         opened = Checkpoint.open(tmp_path)
         with pytest.raises(ConversionError, match=message):
             dequantised(opened.config, opened.tensors)
+
+
+def test_gpt_oss_stays_mxfp4(shared: Path, tmp_path: Path) -> None:
+    """The same model with its experts in MXFP4, and in bf16, which holds their values exactly."""
+    source = shared / "fixtures" / "gpt_oss"
+    rng = np.random.default_rng(5)
+    config = json.loads((source / "config.json").read_text())
+    quantised: Stored = {}
+    plain: Stored = {}
+    for name, tensor in Checkpoint.open(source).tensors.items():
+        elements = np.asarray(tensor.elements())
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            quantised[name] = plain[name] = (tensor.stored, elements)
+            continue
+        n_experts, n_in, n_out = tensor.shape
+        codes = rng.integers(0, 16, (n_experts, n_out, n_in), dtype=np.uint8)
+        scales = rng.integers(118, 124, (n_experts, n_out, n_in // 32), dtype=np.uint8)
+        packed = codes[:, :, 0::2] | codes[:, :, 1::2] << np.uint8(4)
+        blocks = packed.reshape(n_experts, n_out, n_in // 32, 16)
+        quantised[f"{name}_blocks"] = ("U8", blocks)
+        quantised[f"{name}_scales"] = ("U8", scales)
+        factors = np.exp2(scales.astype(np.float32) - 127).repeat(32, axis=2)
+        values = np.array(E2M1, np.float32)[codes] * factors
+        bits = np.ascontiguousarray(values.transpose(0, 2, 1)).view("<u4") >> 16
+        plain[name] = ("BF16", bits.astype("<u2"))
+    for name, tensors in (("mxfp4", quantised), ("bf16", plain)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        write_safetensors(tmp_path / name / "model.safetensors", tensors)
+    set_quantisation(tmp_path / "mxfp4", quant_method="mxfp4")
+    plan = convert_checkpoint(tmp_path / "mxfp4", tmp_path / "a")
+    assert {kind: dtype.name for kind, dtype in plan.dtypes.items()} == {
+        "embed": "bf16",
+        "attn": "bf16",
+        "ffn": "mxfp4",
+        "head": "bf16",
+    }
+    assert "ffn are stored as mxfp4 and stay mxfp4" in plan.notes
+    convert_checkpoint(tmp_path / "bf16", tmp_path / "b")
+    one, other = Model.open(tmp_path / "a").file, Model.open(tmp_path / "b").file
+    for section in one.sections:
+        for layer, expert in section.items():
+            if section.dtype is not DType.u8:
+                found = one.matrix(section.name, layer, expert)
+                assert np.array_equal(found, other.matrix(section.name, layer, expert))
+
+
+def test_deepseek_v3_in_fp8(shared: Path, tmp_path: Path) -> None:
+    """Its kv_b_proj is cut into heads and transposed; blocks of rows end within heads."""
+    source = shared / "fixtures" / "deepseek_v3"
+    rng = np.random.default_rng(6)
+    config = json.loads((source / "config.json").read_text())
+    quantised: Stored = {}
+    plain: Stored = {}
+    values_of = np.array([e4m3(code) for code in range(256)], np.float32)
+    for name, tensor in Checkpoint.open(source).tensors.items():
+        elements = np.asarray(tensor.elements())
+        if not name.endswith("_proj.weight"):
+            quantised[name] = plain[name] = (tensor.stored, elements)
+            continue
+        n_rows, n_cols = tensor.shape
+        codes = rng.integers(0, 127, tensor.shape, dtype=np.uint8)
+        scales = rng.uniform(0.001, 0.002, (-(-n_rows // 24), -(-n_cols // 40))).astype(np.float32)
+        quantised[name] = ("F8_E4M3", codes)
+        quantised[f"{name}_scale_inv"] = ("F32", scales)
+        rows, columns = np.arange(n_rows) // 24, np.arange(n_cols) // 40
+        plain[name] = ("F32", values_of[codes] * scales[rows][:, columns])
+    for name, tensors in (("fp8", quantised), ("f32", plain)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        write_safetensors(tmp_path / name / "model.safetensors", tensors)
+    set_quantisation(tmp_path / "fp8", quant_method="fp8", weight_block_size=[24, 40])
+    choices: tuple[DTypeChoice, ...] = ("keep", "q8")
+    for dtype in choices:
+        for name in ("fp8", "f32"):
+            convert_checkpoint(tmp_path / name, tmp_path / f"{name}-{dtype}", dtype)
+        one, other = (tmp_path / f"{name}-{dtype}" / "model.bin" for name in ("fp8", "f32"))
+        assert one.read_bytes() == other.read_bytes()
