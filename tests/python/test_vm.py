@@ -7,6 +7,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import shutil
 import signal
 import sys
 import time
@@ -228,6 +230,59 @@ def test_a_board_that_lost_its_power_starts_again_with_its_slow_disk(
         {"board": name, "was_running": False, "erased": True}
     ]
     assert not folder.exists()
+
+
+def test_a_model_larger_than_the_ram_comes_from_storage(
+    need_system: Callable[[str], None],
+    engine: Callable[[str], Path],
+    models: Callable[[str, DTypeChoice], Path],
+    emulate: Callable[..., Any],
+    deploy: Deploy,
+    places: Mapping[str, str],
+    tmp_path: Path,
+) -> None:
+    """138 MB of model in 64 MiB of RAM, as 300 MB would be in 128 MiB."""
+    need_system("aarch64")
+    model = models("synthetic", "q8")
+    home = tmp_path / "home"
+    shutil.copytree(model, home)
+    shutil.copy(engine("jetson-orin"), home / "colibri")
+    name = "vm:jetson-orin,ram_mib=64,disk_mib=180"
+    record = emulate("start", name, "--home", str(home))
+    done = deploy("doctor", "--board", name, "--model", model, "--json", **places)
+    (memory,) = [one for one in report_of(done, "doctor")["findings"] if one["what"] == "memory"]
+    assert (memory["severity"], memory["consequence"].split(":")[0]) == (
+        "warning",
+        "storage is the limit",
+    )
+
+    vmstat = "grep -E 'pgpgin|oom_kill' /proc/vmstat"
+    generate = "./colibri --model . --tokens 1,2,3,4 --num_tokens 4 --ignore_eos --logits_hash"
+    vm = running(record)
+    with Connection.open(vm.board, vm.known_hosts) as connection:
+        command = f"{vmstat}; {generate} --format json; {vmstat}"
+        answer = connection.run(command, timeout_s=300)
+    assert answer.status == 0, answer
+    before, _, result, after, oom_kills = answer.stdout.decode().splitlines()
+    said = json.loads(result)
+    # By tests/golden/reference.py.
+    golden = "clb1:cd87a1aec90a42fe8bd8aedaf2b2f61e0a025dcede7130bb4f713473fb39fe3f"
+    assert (said["ids"], said["logits_hash"]) == ([473, 293, 5, 132], golden)
+    size = (model / "model.bin").stat().st_size
+    warning, summary = answer.stderr.decode().splitlines()
+    told = re.fullmatch(
+        r"colibri: warning: the model has (\d+) MB, the memory (\d+) MB available: .* storage .*",
+        warning,
+    )
+    assert told is not None, warning
+    assert int(told[1]) == size // 10**6
+    assert int(told[2]) < 64
+    read, faults = said["read_bytes"], said["page_faults"]
+    assert summary == f"colibri: read {read // 10**6} MB from storage in {faults} page faults"
+    assert read > size
+    paged_in = (int(after.split()[1]) - int(before.split()[1])) * 1024  # by the whole system
+    assert 0.9 * read < paged_in < 1.2 * read
+    assert oom_kills.split() == ["oom_kill", "0"]
 
 
 def test_a_board_without_an_image_is_told_how_to_build_it(deploy: Deploy, tmp_path: Path) -> None:
