@@ -16,6 +16,7 @@ from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.hub_quantised import dequantised
 from colibri_deploy.source import Source, StoredTensor, value_chunks
 from colibri_deploy.tokenizer import build_tokenizer_section
+from colibri_deploy.tokenizer_sentencepiece import build_sentencepiece_section
 
 _HEAD, _EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 
@@ -56,7 +57,7 @@ def open_hub_source(directory: Path) -> Source:
         computed=computed,
         tensors=tensors,
         ignored=family.ignored(hub, config),
-        tokenizer=build_tokenizer_section(directory),
+        tokenizer=build_tokenizer_section(directory) or build_sentencepiece_section(directory),
         notes=tuple(notes),
     )
 
