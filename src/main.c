@@ -369,7 +369,8 @@ static void report_storage(void)
 
 static int run(const struct clb_options *o, colibri_error *error)
 {
-    colibri_load_options load = {.isa = o->isa, .verify = o->verify, .lock = o->use_mlock};
+    colibri_load_options load = {
+        .isa = o->isa, .verify = o->verify, .lock = o->use_mlock, .quantize = o->quantize};
     colibri_model *model;
     int32_t *prompt = NULL;
     size_t n_prompt = 0;

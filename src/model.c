@@ -19,7 +19,8 @@ struct binder {
     const char *path;
     colibri_error *error;
     int rc;
-    bool *used; // (n_sections)
+    bool *used;                   // (n_sections)
+    struct clb_matrix **matrices; // (n_sections) those that may be quantized, or NULL
 };
 
 // What a section must be like.
@@ -81,6 +82,9 @@ static void bind_matrix(struct binder *b, enum need need, struct clb_matrix *m, 
         return;
     clb_matrix_init(m, &b->m->file, s);
     b->m->quantised |= clb_is_quantised(s->dtype);
+    bool floats = s->dtype == CLB_F32 || s->dtype == CLB_F16 || s->dtype == CLB_BF16;
+    if (floats && w.types == ANY && w.layout == CLB_TILES && m != &b->m->embeddings)
+        b->matrices[s - b->m->file.sections] = m;
 }
 
 static struct want tiles(int n_layers, int n_experts, int rows, int cols)
@@ -251,13 +255,44 @@ static void refuse_unused(struct binder *b)
                               b->path, f->sections[i].name);
 }
 
-static int bind_all(struct colibri_model *m, const char *path, colibri_error *error)
+// Whether `name`, of n bytes, is meant to name the section: all of it, or up for up_weights and
+// q for attention_q.
+static bool names(const char *name, size_t n, const char *section)
 {
-    bool used[CLB_MAX_SECTIONS] = {false};
-    struct binder b = {.m = m, .path = path, .error = error, .used = used};
-    bind_sections(&b);
-    refuse_unused(&b);
-    return b.rc;
+    static const char before[] = "attention_", after[] = "_weights";
+    const char *rest =
+        strncmp(section, before, sizeof before - 1) ? section : section + sizeof before - 1;
+    return (strlen(section) == n && !memcmp(section, name, n)) ||
+           (strlen(rest) == n && !memcmp(rest, name, n)) ||
+           (!strncmp(section, name, n) && !strcmp(section + n, after));
+}
+
+// Quantizes the sections of a list like "up:int8,down:int8".
+static void quantise(struct binder *b, const char *list)
+{
+    const struct clb_format *f = &b->m->file;
+    while (!b->rc && *list) {
+        size_t n = strcspn(list, ":,"), i = 0;
+        while (i < f->n_sections && !names(list, n, f->sections[i].name))
+            i++;
+        const struct clb_section *s = &f->sections[i];
+        const char *type = list + n;
+        size_t type_bytes = strcspn(type, ",");
+        if (type_bytes != 5 || memcmp(type, ":int8", 5))
+            b->rc = clb_error(b->error, COLIBRI_ERROR_USAGE,
+                              "quantize: \"%.40s\" is no list like up:int8,down:int8", list);
+        else if (i == f->n_sections || !b->matrices[i])
+            b->rc = clb_error(b->error, COLIBRI_ERROR_USAGE,
+                              "quantize: %s has no matrix of floats that is called %.*s", b->path,
+                              (int)n, list);
+        else
+            b->rc = clb_quantize_matrix(b->matrices[i], (int)s->n_layers, (int)s->n_experts,
+                                        &b->m->quantised_here, s->name, b->error);
+        b->m->quantised = true;
+        b->matrices[i] = NULL; // not twice
+        list = type + type_bytes;
+        list += *list == ',';
+    }
 }
 
 // Sines and cosines are right for angles below 2^20 * pi / 2.
@@ -312,10 +347,21 @@ int clb_model_open(struct colibri_model *m, const char *model_path, const char *
         rc = clb_config_read(&m->config, config_path, error);
     if (!rc)
         rc = clb_format_open(&m->file, model_path, o->lock, error);
-    if (!rc)
-        rc = bind_all(m, model_path, error);
+    bool used[CLB_MAX_SECTIONS] = {false};
+    struct clb_matrix *matrices[CLB_MAX_SECTIONS] = {NULL};
+    struct binder b = {
+        .m = m, .path = model_path, .error = error, .used = used, .matrices = matrices};
+    if (!rc) {
+        bind_sections(&b);
+        refuse_unused(&b);
+        rc = b.rc;
+    }
     if (!rc)
         rc = verify(&m->file, o->verify, model_path, error);
+    if (!rc && o->quantize) {
+        quantise(&b, o->quantize);
+        rc = b.rc;
+    }
     if (!rc)
         rc = check_rope(m, model_path, error);
     if (!rc)
@@ -325,5 +371,6 @@ int clb_model_open(struct colibri_model *m, const char *model_path, const char *
 
 void clb_model_close(struct colibri_model *m)
 {
+    clb_quantize_free(m->quantised_here);
     clb_format_close(&m->file);
 }

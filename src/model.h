@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "matrix.h"
+#include "quantize.h"
 #include "tokenizer.h"
 
 // An RMS norm, or with a bias a layer norm.
@@ -25,6 +26,7 @@ struct colibri_model {
     struct clb_config config;
     struct clb_kernels kernels;
     bool quantised;
+    struct clb_quantised *quantised_here; // NULL, or what `quantize` asked for
 
     struct clb_matrix embeddings;          // (vocab_size, hidden_size)
     struct clb_matrix position_embeddings; // (max_positions, hidden_size); data NULL: none

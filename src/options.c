@@ -40,6 +40,7 @@ static const struct option {
     {"batch", "N", NUMBER, AT(batch), "prompt tokens per step (default 32)"},
     {"threads", "N", NUMBER, AT(threads), "threads (default: one per CPU)"},
     {"isa", "LEVEL", TEXT, AT(isa), "kernels to use, see --version (default: the best usable)"},
+    {"quantize", "LIST", TEXT, AT(quantize), "round sections of floats at load: up:int8,down:int8"},
     {"use_mlock", 0, FLAG, AT(use_mlock), "keep the model in memory, or fail"},
     {"verify", 0, FLAG, AT(verify), "check every checksum of the model first"},
     {"selftest", 0, FLAG, AT(selftest), "check the kernels of all levels, or of --isa, and stop"},
