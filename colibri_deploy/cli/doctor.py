@@ -172,6 +172,6 @@ def _print(result: BoardResult, found: Found) -> None:
         if one.consequence:
             table.add_row("", "", one.consequence)
         if one.remedy:
-            by = "$" if one.remedy.startswith("colibri-deploy") else prompt
+            by = "$" if one.remedy.startswith(("colibri-deploy ", "ssh ")) else prompt
             table.add_row("", "", f"{by} {one.remedy}")
     stdout_console().print(table)
