@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from colibri_deploy.deepspeed_source import deepspeed_directory, open_deepspeed_source
 from colibri_deploy.dtype_choice import (
     DTYPE_CHOICES as DTYPE_CHOICES,
 )
@@ -99,7 +100,7 @@ def plan_conversion(
 
     Raises FileMissingError and ConversionError.
     """
-    model = open_gguf_source(source) if is_gguf(source) else open_hub_source(source)
+    model = _open(source)
     notes = _check_tensors(model)
     if upcycling is not None:
         model = upcycle(model, upcycling)
@@ -181,6 +182,13 @@ def convert_checkpoint(
     plan = plan_conversion(source, dtype, expert_layout, progress, upcycling)
     write_model(plan, destination, force, progress)
     return plan
+
+
+def _open(path: Path) -> Source:
+    if is_gguf(path):
+        return open_gguf_source(path)
+    directory = deepspeed_directory(path)
+    return open_deepspeed_source(path, directory) if directory else open_hub_source(path)
 
 
 def _check_tensors(source: Source) -> list[str]:

@@ -30,12 +30,12 @@ class HubConfig:
         """`generation` is generation_config.json, if there is one; `where` opens error texts."""
         self._config = config
         self._generation = generation or {}
-        self._where = where
+        self.where = where
 
     def refuse(self, name: str, why: str) -> ConversionError:
         """An error about the key `name`, to be raised."""
         shown = json.dumps(self._config.get(name), default=str)
-        return ConversionError(f"{self._where}: {name} is {shown[:100]}: {why}")
+        return ConversionError(f"{self.where}: {name} is {shown[:100]}: {why}")
 
     def has(self, name: str) -> bool:
         """Whether the key is there and not null."""

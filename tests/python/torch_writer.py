@@ -38,6 +38,15 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True)
+class Object:
+    """An object of a class with these attributes."""
+
+    module: str
+    name: str
+    attributes: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
 class View:
     """A tensor that is a part of a storage."""
 
@@ -67,6 +76,8 @@ class Encoder:
             case int():
                 data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
                 return b"\x8a" + bytes([len(data)]) + data
+            case float():
+                return b"G" + struct.pack(">d", value)
             case str():
                 data = value.encode()
                 return b"X" + struct.pack("<I", len(data)) + data
@@ -80,6 +91,9 @@ class Encoder:
             case Call():
                 name = f"c{value.module}\n{value.name}\n".encode()
                 return name if value.args is None else name + self._value(value.args) + b"R"
+            case Object():
+                made = f"c{value.module}\n{value.name}\n".encode() + b")\x81"
+                return made + self._value(value.attributes) + b"b"
             case View():
                 return self._view(value)
             case np.ndarray():
