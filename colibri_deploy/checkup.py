@@ -131,7 +131,7 @@ def _memory(subject: Subject) -> Diagnosis | None:
         return Diagnosis(
             "warning",
             found,
-            f"storage is the limit: {_gib(model - ram)} and more are read again for each token",
+            f"storage is the limit: {_gib(model - ram)} have no room, and are read again and again",
             "colibri-deploy convert --dtype q4 CHECKPOINT -o DIR  # or a board with more RAM",
         )
     if model > free:

@@ -542,6 +542,18 @@ def test_a_board_that_is_gone_does_not_hide_the_others(
     assert finding["remedy"] == "ssh -v 127.0.0.1:1"
 
 
+def test_a_board_that_takes_too_long_is_given_up(
+    doctor: Doctor, rack: Callable[[dict[str, str]], None]
+) -> None:
+    rack({"bin/df": "#!/bin/sh\nexec sleep 30\n"})
+    begun = time.monotonic()
+    done = doctor("--board", "desk-pi", "--timeout", "1", "--json")
+    assert (done.status, done.stderr) == (46, "error: desk-pi takes longer than 1 s\n")
+    assert time.monotonic() - begun < 30
+    (board,) = json.loads(done.stdout)["boards"]
+    assert (board["outcome"], board["steps"][-1]["outcome"]) == ("failed", "failed")
+
+
 def test_a_key_exchange_that_nobody_speaks_any_more(
     doctor: Doctor,
     ssh_server: Callable[..., Server],
