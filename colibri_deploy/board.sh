@@ -9,13 +9,18 @@
 #   store/<sha256>                 a file, whole and verified
 #   store/<sha256>.chunks          the hashes of its chunks, see colibri_deploy/chunks.py
 #   store/.<sha256>.partial        one that is being sent
+#   store/.<sha256>.ranges.partial what of it is there, if it is sent over several connections
 #   releases/<id>/<name>           symbolic links into the store, and `manifest`
 #   current                        a symbolic link to a release
 #   history                        ids of the releases that were current before, the last one first
 #   lock/<nonce>.<beat>            while somebody deploys
 #
-# A verb that writes takes as its first argument the nonce of the deploy that owns the lock. Answers are lines `key value...` on standard output. A failure is a line on standard error and a
-# status other than 0.
+# A verb that writes takes as its first argument the nonce of the deploy that owns the lock. Answers
+# are lines `key value...` on standard output. A failure is a line on standard error and a status
+# other than 0.
+#
+# A verb whose connection is cut may go on for a while, beside the deploy that comes next: so it
+# writes into a file that is being sent only what belongs there.
 
 LC_ALL=C
 export LC_ALL
@@ -145,6 +150,7 @@ is_file() {
 probe() {
     printf 'machine %s\n' "$(uname -m)"
     printf 'root %s\n' "$root"
+    printf 'cpus %s\n' "$(grep -c '^processor' /proc/cpuinfo)"
     near=$root
     until [ -d "$near/" ]; do
         near=${near%/*}
@@ -182,20 +188,49 @@ look() {
     for sha; do
         [ ! -f "$store/$sha" ] || printf 'whole %s %s\n' "$sha" "$(size "$store/$sha")"
         partial=$store/.$sha.partial
-        [ ! -f "$partial" ] || printf 'partial %s %s\n' "$sha" "$(size "$partial")"
+        [ -f "$partial" ] || continue
+        printf 'partial %s %s\n' "$sha" "$(size "$partial")"
+        ranges=$store/.$sha.ranges.partial
+        [ ! -f "$ranges" ] || sed "s/^/range $sha /" "$ranges"
     done
 }
 
-# receive NONCE SHA256 OFFSET: appends standard input to what is here already of a file.
+# receive NONCE SHA256 OFFSET: puts standard input where it belongs in a file of which so many bytes
+# are here already.
 receive() {
     owned "$1"
     shift
     mkdir -p "$store" "$releases" || exit 1
     partial=$store/.$1.partial
-    [ "$2" != 0 ] || : >"$partial" || exit 1
+    [ "$2" != 0 ] || { rm -f -- "$partial" "$store/.$1.ranges.partial" && : >"$partial"; } || exit 1
     here=$(size "$partial")
-    [ "$here" = "$2" ] || fail "$partial has $here bytes now, not $2: does somebody else push, too?"
-    cat >>"$partial"
+    [ "$here" -ge "$2" ] || fail "$partial has $here bytes now, not $2: does somebody else push, too?"
+    { dd bs=1 seek="$2" count=0 conv=notrunc 2>/dev/null && cat; } 1<>"$partial"
+}
+
+# spread NONCE SHA256 BYTES: from now on the file is received in ranges of blocks of so many bytes,
+# and the list of them says what is here. Of what one connection has sent the whole blocks count.
+spread() {
+    owned "$1"
+    mkdir -p "$store" "$releases" || exit 1
+    partial=$store/.$2.partial
+    ranges=$store/.$2.ranges.partial
+    if [ ! -f "$partial" ] || [ ! -s "$ranges" ]; then
+        [ -f "$partial" ] || : >"$partial" || exit 1
+        printf '0 %s\n' $(($(size "$partial") / $3)) | cat >"$ranges" || exit 1
+    fi
+}
+
+# receive_range NONCE SHA256 FIRST BYTES: puts standard input into the file from that block on, and
+# notes how many whole blocks that were, also if the line is cut.
+receive_range() {
+    owned "$1"
+    partial=$store/.$2.partial
+    said=$(dd ibs=32768 obs="$4" seek="$3" conv=notrunc of="$partial" 2>&1)
+    status=$?
+    blocks=$(printf '%s\n' "$said" | sed -n 's/^\([0-9]*\)+.* records out.*/\1/p')
+    printf '%s %s\n' "$3" "${blocks:-0}" | cat >>"$store/.$2.ranges.partial" || exit 1
+    [ $status = 0 ] || fail "$(printf '%s\n' "$said" | sed -n 1p)" # then follows what was copied
 }
 
 # chunks SHA256: the hashes of the chunks of a file. Writes nothing.
@@ -209,8 +244,9 @@ chunks() {
 assemble() {
     owned "$1"
     partial=$store/.$2.partial
-    : >"$partial" || exit 1
+    rm -f -- "$partial" "$store/.$2.ranges.partial" && : >"$partial" || exit 1
     while read -r sha first count; do
+        owned "$1"
         source=$store/$sha
         [ "$sha" != "$3" ] || source=$store/.$3.partial
         said=$(dd bs="$4" skip="$first" count="$count" <"$source" 2>&1 >>"$partial") || {
@@ -246,6 +282,7 @@ seal() {
         mv -- "$file" "$store/$1" || exit 1
         durable "$store"
     fi
+    rm -f -- "$store/.$1.ranges.partial" || exit 1
     if [ $verdict = sound ] && [ -s "$list" ]; then
         mv -- "$list" "$store/$1.chunks" || exit 1
     else
@@ -406,6 +443,7 @@ is_ours() {
         name=${name#store/}
         name=${name%.partial}
         name=${name%.chunks}
+        name=${name%.ranges}
         case $name in
         *[!0-9a-f]*) false ;;
         *) [ ${#name} = 64 ] && [ -f "$1" ] ;;

@@ -30,15 +30,20 @@ _END_SECONDS = 5.0  # how long the board may take to give the lock up
 
 @contextlib.contextmanager
 def board_lock(
-    shell: BoardShell, root: str, on_wait: Callable[[str], None] = lambda owner: None
+    shell: BoardShell,
+    root: str,
+    on_wait: Callable[[str], None] = lambda owner: None,
+    earlier: str = "",
 ) -> Iterator[str]:
     """Owns the lock below `root`, the directory on the board; gives the nonce for verbs that write.
 
-    `on_wait` is told who has it while it is not known whether he lives. Raises BoardBusyError if he
-    does, and the errors of `BoardShell.call`.
+    `on_wait` is told who has it while it is not known whether he lives. `earlier` is the nonce of a
+    lock that the same deploy had over a connection that was cut: the board may not have seen that,
+    but it is dead. Raises BoardBusyError if somebody else has it and lives, and the errors of
+    `BoardShell.call`.
     """
     nonce = secrets.token_hex(8)
-    _take(shell, root, nonce, on_wait)
+    _take(shell, root, nonce, on_wait, earlier)
     done = threading.Event()
     heart = threading.Thread(target=_beat, args=(shell, nonce, done), daemon=True)
     heart.start()
@@ -49,16 +54,25 @@ def board_lock(
         heart.join(_END_SECONDS)
 
 
-def _take(shell: BoardShell, root: str, nonce: str, on_wait: Callable[[str], None]) -> None:
+def _take(
+    shell: BoardShell, root: str, nonce: str, on_wait: Callable[[str], None], earlier: str
+) -> None:
     owner = f"{user_name() or os.getuid()}@{socket.gethostname()}, process {os.getpid()}"
     seen, since = "", time.monotonic()
+
+    def is_ours(file: str) -> bool:
+        return bool(earlier) and file.startswith(f"{earlier}.")
+
     while True:
-        is_stale = seen and time.monotonic() - since >= STALE_SECONDS
+        is_stale = is_ours(seen) or (seen and time.monotonic() - since >= STALE_SECONDS)
         ((key, *words),) = shell.call("lock", nonce, owner, seen if is_stale else "")
         if key == "owned":
             return
         file, age, *who = words
         holder = " ".join(who)
+        if is_ours(file) and file != seen:
+            seen = file
+            continue
         if seen and file not in ("-", seen):
             raise BoardBusyError(
                 f"{holder} deploys to {shell.connection.board.name}, since {_age(age)}: wait for "

@@ -4,12 +4,16 @@
 
 The engine goes first, because it is what verifies the other files on the board. Until the switch of
 one symbolic link, the release that was current before stays so; what no release needs any more is
-removed after it.
+removed after it. A line that breaks on the way costs time only: the push connects again, and goes
+on with what the board lacks then.
 """
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +23,13 @@ from colibri_deploy import golden_model
 from colibri_deploy.board_lock import board_lock
 from colibri_deploy.board_shell import BoardShell
 from colibri_deploy.chunks import CHUNK_BYTES
-from colibri_deploy.errors import BoardArchError, BoardFullError, FileMissingError, TransferError
+from colibri_deploy.errors import (
+    BoardArchError,
+    BoardFullError,
+    ConnectionLostError,
+    FileMissingError,
+    TransferError,
+)
 from colibri_deploy.model import Model
 from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
 from colibri_deploy.ssh import Connection
@@ -34,8 +44,12 @@ from colibri_deploy.store import (
     release_id,
 )
 from colibri_deploy.targets import Target, machine_arch
+from colibri_deploy.upload import n_connections, upload
 
+PATIENCE_SECONDS = 60.0  # how long a board is tried that cannot be reached any more
 _WORTH_CHUNKS = 16  # fewer are sent sooner than the board is asked for them
+_MOST_BREAKS = 4  # of the line one after the other, without a byte more on the board
+_FIRST_WAIT_SECONDS = 0.2  # after a break; doubled after the next
 
 
 class Progress(Protocol):
@@ -58,30 +72,35 @@ class PlannedFile:
     item: Item
     stored: Stored
     assembly: Assembly | None = None  # from the version before, where that is less to send
-    sent: int = 0  # bytes that the board has of what is sent for that
+    sent: Stored | None = None  # how much the board has of what is sent for that
     has_chunks: bool = False  # whether the board has the list of them
 
     @property
-    def offset(self) -> int:
-        """Where sending begins; an upload that was cut goes on."""
-        there = self.sent if self.assembly else self.stored.partial
-        return there if there <= self._to_transfer.bytes else 0
+    def upload(self) -> Item:
+        """What is sent."""
+        return self.assembly.sent if self.assembly else self.item
+
+    @property
+    def there(self) -> Stored:
+        """How much the board has of it."""
+        return self.sent or self.stored
 
     @property
     def to_send(self) -> int:
         """Bytes to send, if nothing on the board is damaged."""
         if self.item.path is None or self.stored.whole is not None:
             return 0
-        return self._to_transfer.bytes - self.offset
+        return self.there.left(self.upload.bytes)
 
     @property
-    def _to_transfer(self) -> Item:
-        return self.assembly.sent if self.assembly else self.item
+    def resumed_at(self) -> int:
+        """Bytes that are there of an upload that was cut, if that is to go on."""
+        return self.upload.bytes - self.to_send if self.to_send else 0
 
     @property
     def to_copy(self) -> int:
         """Bytes that the board writes to put the file together."""
-        return self.item.bytes - self.stored.partial if self.assembly else 0
+        return self.stored.left(self.item.bytes) if self.assembly else 0
 
 
 @dataclass(frozen=True)
@@ -113,7 +132,7 @@ class PushedFile:
     bytes: int | None  # None: it was on the board, and is not here
     sent: int  # bytes
     copied: int  # bytes taken from the version before
-    resumed_at: int  # bytes that an upload that was cut had left
+    resumed_at: int  # bytes that were there of an upload that was cut before this push
     repaired: bool  # it was damaged on the board
 
 
@@ -128,6 +147,8 @@ class Pushed:
     mended: tuple[str, ...]  # links of the release, and its manifest, that were damaged
     pruned: Pruned
     bytes_sent: int
+    connections: int  # the most over which a file was sent at once
+    breaks: int  # how often the line broke, and the push connected again
     seconds: float
 
 
@@ -213,37 +234,144 @@ def _plan_file(
     if assembly is None:
         return whole
     sent = store.look([assembly.sent])[1][assembly.sent.sha256]
-    parts = PlannedFile(item, stored, assembly, sent.partial, has_chunks)
+    parts = PlannedFile(item, stored, assembly, sent, has_chunks)
     return parts if whole.to_send - parts.to_send >= worth else whole
 
 
 def push(connection: Connection, plan: PushPlan, progress: Progress) -> Pushed:
     """Does what was planned, and what else another deploy has made necessary since.
 
-    Raises BoardBusyError, TransferError and the errors of `plan_push` and `Store`.
+    Where the line breaks, it connects again and goes on. Raises ConnectionLostError if the board
+    cannot be reached for PATIENCE_SECONDS, or if the line breaks again and again before anything
+    has arrived; BoardBusyError, TransferError and the errors of `plan_push` and `Store`.
     """
-    started = time.monotonic()
-    shell = BoardShell(connection)
-    with board_lock(shell, plan.state.root, progress.wait_for) as nonce:
-        store = Store(shell, nonce)
-        local = [file.item for file in plan.files if file.item.path]
-        known = {file.item.sha256: file.assembly for file in plan.files if file.assembly}
-        plan = _plan(connection, store, plan.target, local, progress, known)
-        engine = local[0]
-        files = tuple(_place(connection, store, file, engine, progress) for file in plan.files)
-        items = [file.item for file in plan.files]
-        mended = store.release(plan.release, items, engine)
-        pruned = store.prune(keep=golden_model.SHA256.values())
-    return Pushed(
-        release=plan.release,
-        previous=plan.state.current,
-        root=plan.state.root,
-        files=files,
-        mended=mended,
-        pruned=pruned,
-        bytes_sent=sum(file.sent for file in files),
-        seconds=time.monotonic() - started,
-    )
+    return _Push(connection, plan, progress).run()
+
+
+class _Push:
+    """A push, over as many connections one after the other as it takes."""
+
+    def __init__(self, connection: Connection, plan: PushPlan, progress: Progress) -> None:
+        self._connection = connection
+        self._plan = plan
+        self._progress = progress
+        self._nonce = ""  # of the lock that was owned last
+        self._previous: str | None = None
+        self._sent = Counter[str]()  # bytes by name of the file, as are the next two
+        self._counting = threading.Lock()  # for that, where several connections send
+        self._copied = Counter[str]()
+        self._resumed = {file.item.name: file.resumed_at for file in plan.files}
+        self._repaired: set[str] = set()  # names
+        self._connections = 1
+
+    def run(self) -> Pushed:
+        started = time.monotonic()
+        least, in_vain = self._plan.to_send, 0
+        for breaks in itertools.count():
+            try:
+                mended, pruned = self._attempt(is_first=breaks == 0)
+                break
+            except ConnectionLostError as error:
+                if self._plan.to_send < least:
+                    least, in_vain = self._plan.to_send, 0
+                in_vain += 1
+                self._reconnect(error, in_vain)
+        return Pushed(
+            release=self._plan.release,
+            previous=self._previous,
+            root=self._plan.state.root,
+            files=tuple(self._pushed(file.item) for file in self._plan.files),
+            mended=mended,
+            pruned=pruned,
+            bytes_sent=self._sent.total(),
+            connections=self._connections,
+            breaks=breaks,
+            seconds=time.monotonic() - started,
+        )
+
+    def _reconnect(self, error: ConnectionLostError, in_vain: int) -> None:
+        if in_vain == _MOST_BREAKS:
+            raise ConnectionLostError(
+                f"{error.message}, {in_vain} times before anything more had arrived", error.details
+            ) from error
+        self._progress.start("the line broke; connecting again", 0)
+        time.sleep(_FIRST_WAIT_SECONDS * 2 ** (in_vain - 1))
+        try:
+            self._connection.reconnect(PATIENCE_SECONDS)
+        except ConnectionLostError as second:
+            raise ConnectionLostError(
+                f"{error.message}, and it cannot be had again: {second.message}", second.details
+            ) from second
+
+    def _attempt(self, is_first: bool) -> tuple[tuple[str, ...], Pruned]:
+        """All of it: what was mended, and what was pruned."""
+        plan, progress = self._plan, self._progress
+        shell = BoardShell(self._connection)
+        with board_lock(shell, plan.state.root, progress.wait_for, self._nonce) as self._nonce:
+            store = Store(shell, self._nonce)
+            local = [file.item for file in plan.files if file.item.path]
+            known = {file.item.sha256: file.assembly for file in plan.files if file.assembly}
+            plan = _plan(self._connection, store, plan.target, local, progress, known)
+            self._plan = plan
+            if is_first:
+                self._previous = plan.state.current
+            engine = local[0]
+            for file in plan.files:
+                self._place(store, file, engine)
+            items = [file.item for file in plan.files]
+            mended = store.release(plan.release, items, engine)
+            return mended, store.prune(keep=golden_model.SHA256.values())
+
+    def _place(self, store: Store, file: PlannedFile, engine: Item) -> None:
+        """Brings one file into the store, whole and verified."""
+        item = file.item
+        chunks = item.chunks if item.path and not file.has_chunks else None
+        if file.to_send:
+            self._send(store, file.upload, file.there)
+        if file.assembly:
+            self._progress.start(f"putting {item.name} together on the board", 0)
+            store.assemble(item, file.assembly)
+            self._copied[item.name] = item.bytes - file.assembly.sent.bytes
+        self._progress.start(f"verifying {item.name} on the board", 0)
+        sound = store.seal(item, engine, chunks)
+        if not sound and file.stored.whole is not None:
+            self._repaired.add(item.name)
+        if not sound and item.path is not None:
+            self._send(store, item, Stored())
+            self._progress.start(f"verifying {item.name} on the board", 0)
+            sound = store.seal(item, engine, chunks)
+        if not sound:
+            again = (
+                "it was sent twice; is its memory or its disk broken, or does the file change here?"
+                if item.path
+                else "it was removed; push it again with --model"
+            )
+            raise TransferError(f"{item.name} is damaged on {self._connection.board.name}: {again}")
+
+    def _send(self, store: Store, item: Item, stored: Stored) -> None:
+        def start(n_bytes: int) -> None:
+            self._progress.start(f"sending {item.name}", n_bytes)
+
+        def count(n_bytes: int) -> None:
+            with self._counting:
+                self._sent[item.name] += n_bytes
+            self._progress.advance(n_bytes)
+
+        n_bytes, board = stored.left(item.bytes), self._connection.board
+        most = n_connections(n_bytes, board, self._plan.state.cpus)
+        used = upload(store, item, stored, most, start, count)
+        self._connections = max(self._connections, used)
+
+    def _pushed(self, item: Item) -> PushedFile:
+        return PushedFile(
+            name=item.name,
+            sha256=item.sha256,
+            bytes=item.bytes if item.path else None,
+            sent=self._sent[item.name],
+            copied=self._copied[item.name],
+            resumed_at=self._resumed[item.name],
+            repaired=item.name in self._repaired,
+        )
 
 
 def check_arch(connection: Connection, target: Target, state: BoardState) -> None:
@@ -269,51 +397,3 @@ def _read(name: str, path: Path, progress: Progress, chunk_bytes: int) -> Item:
     size = path.stat().st_size if path.exists() else 0
     progress.start(f"reading {name}", size)
     return Item.read(name, path, progress.advance, chunk_bytes=chunk_bytes)
-
-
-def _place(
-    connection: Connection,
-    store: Store,
-    file: PlannedFile,
-    engine: Item,
-    progress: Progress,
-) -> PushedFile:
-    """Brings one file into the store, whole and verified."""
-    item = file.item
-    chunks = item.chunks if item.path and not file.has_chunks else None
-    sent = 0
-    if file.assembly:
-        if file.to_send:
-            sent += _send(store, file.assembly.sent, file.offset, progress)
-        progress.start(f"putting {item.name} together on the board", 0)
-        store.assemble(item, file.assembly)
-    elif file.to_send:
-        sent += _send(store, item, file.offset, progress)
-    progress.start(f"verifying {item.name} on the board", 0)
-    sound = store.seal(item, engine, chunks)
-    repaired = not sound and file.stored.whole is not None
-    if not sound and item.path is not None:
-        sent += _send(store, item, 0, progress)
-        progress.start(f"verifying {item.name} on the board", 0)
-        sound = store.seal(item, engine, chunks)
-    if not sound:
-        again = (
-            "it was sent twice; is its memory or its disk broken, or does the file change here?"
-            if item.path
-            else "it was removed; push it again with --model"
-        )
-        raise TransferError(f"{item.name} is damaged on {connection.board.name}: {again}")
-    return PushedFile(
-        name=item.name,
-        sha256=item.sha256,
-        bytes=item.bytes if item.path else None,
-        sent=sent,
-        copied=item.bytes - file.assembly.sent.bytes if file.assembly else 0,
-        resumed_at=file.offset if file.to_send else 0,
-        repaired=repaired,
-    )
-
-
-def _send(store: Store, item: Item, offset: int, progress: Progress) -> int:
-    progress.start(f"sending {item.name}", item.bytes - offset)
-    return store.send(item, offset, progress.advance)

@@ -18,6 +18,7 @@ from colibri_deploy.errors import BoardError, FileMissingError
 
 ENGINE_NAME = "colibri"
 CHECK_SECONDS = 3600.0  # for what reads or removes all files of a release
+BLOCK_BYTES = 1 << 16  # of a file that is sent in ranges; these begin at its multiples
 _READ_BYTES = 1 << 18
 _SLOW_BYTES_PER_S = 2e6  # a slow board reads, hashes and writes no slower than this
 
@@ -46,7 +47,7 @@ class Item:
         """Hashes a file, or parts of it. Raises FileMissingError."""
         digest = hashlib.sha256()
         size = 0
-        for block in _content(path, spans, 0):
+        for block in _content(path, spans, 0, sys.maxsize):
             digest.update(block)
             size += len(block)
             on_bytes(len(block))
@@ -89,6 +90,7 @@ class BoardState:
     files: dict[str, str] = field(default_factory=dict)  # of that release: name to SHA-256
     previous: tuple[str, ...] = ()  # ids of the releases that can be gone back to, the last first
     chunked: frozenset[str] = frozenset()  # SHA-256 of files whose list of chunks is there
+    cpus: int = 1  # where the board does not say: as if it had one
 
     @property
     def is_consistent(self) -> bool:
@@ -102,7 +104,27 @@ class Stored:
     """How much of a file a board has."""
 
     whole: int | None = None  # bytes in the store, not verified by this
-    partial: int = 0  # bytes of an upload that was cut
+    partial: int = 0  # size of the file of an upload that was cut
+    ranges: tuple[Span, ...] | None = None  # what is there of that; None: all of its bytes
+
+    def missing(self, n_bytes: int) -> tuple[Span, ...]:
+        """What is to be sent of a file of `n_bytes`, in order."""
+        if self.ranges is None:
+            at = self.partial if self.partial <= n_bytes else 0
+            return ((at, n_bytes),) if at < n_bytes else ()
+        at = 0
+        gaps = []
+        for start, end in sorted(span for span in self.ranges if span[0] < span[1]):
+            if at < start:
+                gaps.append((at, start))
+            at = max(at, end)
+        # The last block may be shorter, so it is not noted; but nothing else reaches the end.
+        has_end = self.partial == n_bytes and n_bytes - at < BLOCK_BYTES
+        return (*gaps, *([] if has_end else [(at, n_bytes)]))
+
+    def left(self, n_bytes: int) -> int:
+        """How many bytes are to be sent."""
+        return sum(end - start for start, end in self.missing(n_bytes))
 
 
 @dataclass(frozen=True)
@@ -129,8 +151,9 @@ class Store:
     """
 
     def __init__(self, shell: BoardShell, nonce: str = "") -> None:
+        self.connection = shell.connection
+        self.nonce = nonce
         self._shell = shell
-        self._nonce = nonce
 
     def probe(self) -> BoardState:
         """What the board is and has; writes nothing."""
@@ -142,6 +165,7 @@ class Store:
         files = {}
         previous = []
         chunked = []
+        ranges: dict[str, list[Span]] = {}
         sizes: dict[str, dict[str, int]] = {item.sha256: {} for item in items}
         for key, *words in self._shell.call("look", *sizes):
             match key:
@@ -153,9 +177,12 @@ class Store:
                     chunked += words
                 case "whole" | "partial":
                     sizes[words[0]][key] = int(words[1])
+                case "range":
+                    first, count = (int(word) * BLOCK_BYTES for word in words[1:])
+                    ranges.setdefault(words[0], []).append((first, first + count))
                 case _:
                     values[key] = " ".join(words)
-        free = values.get("free_kib", "")
+        free, cpus = values.get("free_kib", ""), values.get("cpus", "")
         state = BoardState(
             machine=values.get("machine", ""),
             root=values.get("root", ""),
@@ -164,32 +191,56 @@ class Store:
             files=files,
             previous=tuple(previous),
             chunked=frozenset(chunked),
+            cpus=max(1, int(cpus)) if cpus.isdecimal() else 1,
         )
-        return state, {
-            sha256: Stored(found.get("whole"), found.get("partial", 0))
-            for sha256, found in sizes.items()
-        }
+        stored = {}
+        for sha256, found in sizes.items():
+            there = tuple(ranges[sha256]) if sha256 in ranges else None
+            stored[sha256] = Stored(found.get("whole"), found.get("partial", 0), there)
+        return state, stored
 
     def chunks(self, sha256: str) -> ChunkList:
         """The hashes of the chunks of a file on the board; writes nothing."""
         return ChunkList.parse([words[0] for words in self._shell.call("chunks", sha256)])
 
     def send(self, item: Item, offset: int, on_bytes: Callable[[int], None]) -> int:
-        """Appends the file from `offset` on to what the board has of it; the bytes sent."""
+        """Sends the file from `offset` on, up to where the board has all of it; the bytes sent."""
+        return self._send("receive", (str(offset),), item, (offset, sys.maxsize), on_bytes)
+
+    def spread(self, item: Item) -> None:
+        """From now on the file is sent in ranges, in any order and over any connections."""
+        self._shell.call("spread", self.nonce, item.sha256, str(BLOCK_BYTES))
+
+    def send_range(self, item: Item, span: Span, on_bytes: Callable[[int], None]) -> int:
+        """Sends a part of the file, which begins at a multiple of BLOCK_BYTES; the bytes sent."""
+        words = (str(span[0] // BLOCK_BYTES), str(BLOCK_BYTES))
+        return self._send("receive_range", words, item, span, on_bytes)
+
+    def _send(
+        self,
+        verb: str,
+        words: tuple[str, ...],
+        item: Item,
+        span: Span,
+        on_bytes: Callable[[int], None],
+    ) -> int:
         assert item.path is not None  # planned so by the caller
         sent = 0
 
         def content(path: Path) -> Iterator[bytes]:
             nonlocal sent
-            for block in _content(path, item.spans, offset):
+            for block in _content(path, item.spans, *span):
                 yield block
                 sent += len(block)
                 on_bytes(len(block))
 
-        timeout_s = _seconds_for(item)
-        stdin = content(item.path)
         self._shell.call(
-            "receive", self._nonce, item.sha256, str(offset), stdin=stdin, timeout_s=timeout_s
+            verb,
+            self.nonce,
+            item.sha256,
+            *words,
+            stdin=content(item.path),
+            timeout_s=_seconds_for(item),
         )
         return sent
 
@@ -199,7 +250,7 @@ class Store:
         lines = "".join(f"{names[run.is_old]} {run.first} {run.count}\n" for run in assembly.runs)
         self._shell.call(
             "assemble",
-            self._nonce,
+            self.nonce,
             item.sha256,
             assembly.sent.sha256,
             str(item.chunk_bytes),
@@ -218,7 +269,7 @@ class Store:
             proof = ["", cksum(item.path.read_bytes())]
         ((verdict, *_),) = self._shell.call(
             "seal",
-            self._nonce,
+            self.nonce,
             item.sha256,
             *proof,
             stdin=[chunks.text.encode()] if chunks else [],
@@ -234,7 +285,7 @@ class Store:
         Returns the names in it that were there, but damaged, and were mended.
         """
         links = (word for item in items for word in (item.name, item.sha256))
-        answers = self._shell.call("release", self._nonce, release, engine.sha256, *links)
+        answers = self._shell.call("release", self.nonce, release, engine.sha256, *links)
         return tuple(" ".join(words) for key, *words in answers if key == "mended")
 
     def prune(self, keep: Iterable[str] = ()) -> Pruned:
@@ -244,7 +295,7 @@ class Store:
         """
         releases = []
         n_bytes = 0
-        for _, kind, name, *size in self._shell.call("prune", self._nonce, *keep):
+        for _, kind, name, *size in self._shell.call("prune", self.nonce, *keep):
             if kind == "release":
                 releases.append(name)
             else:
@@ -261,11 +312,11 @@ class Store:
 
     def roll_back(self, release: str) -> None:
         """Makes a release that is on the board the current one."""
-        self._shell.call("rollback", self._nonce, release)
+        self._shell.call("rollback", self.nonce, release)
 
     def drop(self, release: str) -> None:
         """Makes sure that a release, not the current one, is never gone back to."""
-        self._shell.call("drop", self._nonce, release)
+        self._shell.call("drop", self.nonce, release)
 
     def contents(self) -> Contents:
         """What is in the directory; writes nothing."""
@@ -276,7 +327,7 @@ class Store:
 
     def undeploy(self) -> bool:
         """Removes everything; whether the directory itself is gone, too."""
-        return not self._shell.call("undeploy", self._nonce, timeout_s=CHECK_SECONDS)
+        return not self._shell.call("undeploy", self.nonce, timeout_s=CHECK_SECONDS)
 
 
 def release_id(items: Sequence[Item]) -> str:
@@ -300,18 +351,19 @@ def cksum(data: bytes) -> str:
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
-def _content(path: Path, spans: tuple[Span, ...] | None, offset: int) -> Iterator[bytes]:
-    """The parts of a file one after the other, without the first `offset` bytes of them."""
+def _content(path: Path, spans: tuple[Span, ...] | None, start: int, end: int) -> Iterator[bytes]:
+    """The parts of a file one after the other, and of that the bytes from `start` to `end`."""
+    at = 0  # where a part begins
     try:
         with path.open("rb") as file:
-            for start, end in ((0, sys.maxsize),) if spans is None else spans:
-                skipped = min(offset, end - start)
-                offset -= skipped
-                left = end - start - skipped
-                file.seek(start + skipped)
-                while left and (block := file.read(min(left, _READ_BYTES))):
+            for first, last in ((0, sys.maxsize),) if spans is None else spans:
+                skipped = min(max(0, start - at), last - first)
+                left = min(last - first, end - at) - skipped
+                file.seek(first + skipped)
+                while left > 0 and (block := file.read(min(left, _READ_BYTES))):
                     left -= len(block)
                     yield block
+                at += last - first
     except OSError as error:
         raise FileMissingError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -41,8 +41,9 @@ def push(
 ) -> None:
     """Push the engine that was built for boards, and a model.
 
-    Only what a board lacks is sent, and an upload that was cut goes on where it ended. Everything
-    is verified on the board before the new release replaces the current one.
+    Only what a board lacks is sent, and an upload that was cut goes on where it ended: at once
+    where the board can be reached again, otherwise with the next push. Everything is verified on
+    the board before the new release replaces the current one.
     """
     shows: list[Callable[[], None]] = []
 
@@ -164,10 +165,16 @@ def print_push(
             )
         was = "as before" if before == pushed.release else f"before: {before}"
         console.print(
-            f"sent {pushed.bytes_sent:,} bytes in {pushed.seconds:.1f} s; "
+            f"sent {pushed.bytes_sent:,} bytes in {pushed.seconds:.1f} s{_how(pushed)}; "
             f"release {pushed.release} is current ({was})",
             soft_wrap=True,
         )
+
+
+def _how(pushed: library.Pushed) -> str:
+    over = f" over {pushed.connections} connections" if pushed.connections > 1 else ""
+    times = "once" if pushed.breaks == 1 else f"{pushed.breaks} times"
+    return over + (f"; the line broke {times}, and the push went on" if pushed.breaks else "")
 
 
 def _sent(file: library.PushedFile) -> str:

@@ -14,20 +14,23 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from colibri_deploy import board_lock
+from colibri_deploy import board_lock, upload
+from colibri_deploy import push as push_module
 from colibri_deploy.board import Board, load_boards
-from colibri_deploy.errors import ColibriDeployError
+from colibri_deploy.errors import ColibriDeployError, ConnectionLostError
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.push import plan_push, push
 from colibri_deploy.resources import engine_root
-from colibri_deploy.ssh import Answer, Connection
+from colibri_deploy.ssh import PATIENCE_SECONDS, Answer, Connection
+from colibri_deploy.store import BLOCK_BYTES
 from colibri_deploy.targets import Target, load_targets, select
 
 FILLER = "filler"  # what takes all room on the board's disk, beside the work directory
@@ -49,7 +52,7 @@ class Command:
 class Cut:
     """Where a push comes to grief, and how."""
 
-    how: str  # "kill" the client, cut the "line", or "fill" the board's disk
+    how: str  # "kill" the client, or its "workers", cut the "line", or "fill" the board's disk
     verb: str
     number: int
     at: int | None  # after so many bytes; None: before the command, or after it
@@ -65,6 +68,8 @@ class Job:
     model: str
     chunk_bytes: int
     cut: Cut | None
+    connections: int = 1  # over which a file is sent that is larger than a block
+    comes_back: bool = False  # the line that is cut
     trace: str | None = None  # file to write the commands to
 
     @classmethod
@@ -81,6 +86,12 @@ class CutConnection(Connection):
         self.job: Job | None = None
         self.commands: list[Command] = []
         self._seen: Counter[str] = Counter()
+
+    def reconnect(self, patience_s: float = PATIENCE_SECONDS) -> None:
+        """As a connection does it, if the line comes back."""
+        if self.job is not None and not self.job.comes_back:
+            raise ConnectionLostError("the line stays away")
+        super().reconnect(patience_s)
 
     def run(self, command: str, stdin: Iterable[bytes] = (), *, timeout_s: float) -> Answer:
         """As a connection does it, up to the point of the job and on from there."""
@@ -122,10 +133,25 @@ class CutConnection(Connection):
             os.kill(os.getpid(), signal.SIGKILL)
         elif how == "line":
             self._session.transport.sock.shutdown(socket.SHUT_RDWR)
+        elif how == "workers":
+            for lane in EagerLane.lanes:
+                lane.end()
         elif how == "fill":
             with suppress(OSError), (Path(self.job.workdir).parent / FILLER).open("wb", 0) as file:
                 while True:
                     file.write(bytes(4096))
+
+
+class EagerLane(upload._Lane):
+    """A further connection that has sent something before the first one does."""
+
+    lanes: ClassVar[list[EagerLane]] = []
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.lanes.append(self)
+        while self._thread.is_alive() and not self.has_sent:
+            time.sleep(0.01)
 
 
 class _Silent:
@@ -143,6 +169,8 @@ class _Silent:
 
 def do(job: Job, board: Board, target: Target, known_hosts: KnownHosts) -> int:
     """Pushes; the exit status of colibri-deploy."""
+    vars(push_module)["n_connections"] = lambda *_: job.connections
+    vars(upload).update(SEGMENT_BYTES=BLOCK_BYTES, _Lane=EagerLane)
     try:
         with CutConnection.open(replace(board, workdir=job.workdir), known_hosts) as connection:
             connection.job = job

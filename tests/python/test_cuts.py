@@ -3,7 +3,8 @@
 """A push that comes to grief anywhere leaves a board that runs the old version or the new one.
 
 Through OpenSSH's server: the client is killed, the line is cut, the disk is filled, before and
-after every command, and at every chunk and one byte to either side.
+after every command, and at every chunk and one byte to either side. A line that comes back costs
+nothing but time.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
 from cutting_client import FILLER, Command, Cut, Job
 
 from colibri_deploy.process import run
+from colibri_deploy.store import BLOCK_BYTES
 
 CHUNK = 3 << 14
 LEAST_CUTS = 50  # points for each way to cut
 LEAST_FILLS = 20
+LEAST_BREAKS = 10
+SOME = 4  # of so many points one is tried with a line that comes back
 AT_ONCE = 2  # pushes, each to a work directory of its own
 COMPLETED = 6  # every so many pushes that came to grief are followed by one that must succeed
 TITLE = "pushes that came to grief, and the version that was current then"
@@ -59,7 +63,13 @@ class Bench:
     new: Version
 
     def push(
-        self, workdir: Path, version: Version, cut: Cut | None = None, trace: Path | None = None
+        self,
+        workdir: Path,
+        version: Version,
+        cut: Cut | None = None,
+        trace: Path | None = None,
+        connections: int = 1,
+        comes_back: bool = False,
     ) -> int:
         """The exit status; -9: the client was killed."""
         job = Job(
@@ -68,6 +78,8 @@ class Bench:
             str(version.model),
             CHUNK,
             cut,
+            connections,
+            comes_back,
             str(trace) if trace else None,
         )
         client = self.clients.get()
@@ -155,12 +167,13 @@ def cuts(commands: list[Command], how: str) -> Iterator[Cut]:
             yield Cut(how, one.verb, one.number, at)
 
 
-def check(bench: Bench, workdir: Path, number: int) -> int:
+def check(bench: Bench, workdir: Path, number: int, new: Version | None = None) -> int:
     """0 if the old version is current and whole, 1 if it is the new one; completes some pushes."""
-    found = [bench.old.manifest, bench.new.manifest].index(current(workdir))
+    new = new or bench.new
+    found = [bench.old.manifest, new.manifest].index(current(workdir))
     if number % COMPLETED == 0:
-        assert bench.push(workdir, bench.new) == 0
-        assert current(workdir) == bench.new.manifest
+        assert bench.push(workdir, new) == 0
+        assert current(workdir) == new.manifest
         assert list(workdir.glob("store/.*")) == []
         assert not (workdir / "lock").exists()
     return found
@@ -186,6 +199,63 @@ def test_a_push_that_is_cut_anywhere_leaves_one_of_two_versions(
     assert len(left) >= LEAST_CUTS
     assert set(left) == {0, 1}
     report(report_row, how, left, started)
+
+
+def test_a_line_that_comes_back_is_no_trouble(
+    bench: Bench, report_row: Callable[..., None]
+) -> None:
+    started = time.monotonic()
+
+    def cut_one(number: int, cut: Cut) -> int:
+        workdir = bench.with_old_version(str(number))
+        assert bench.push(workdir, bench.new, cut, comes_back=True) == 0, cut
+        found = check(bench, workdir, number)
+        shutil.rmtree(workdir)
+        return found
+
+    commands = bench.commands()
+    planned = [one.verb for one in commands].index("lock")
+    points = itertools.islice(cuts(commands[planned:], "line"), 0, None, SOME)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        left = list(pool.map(cut_one, itertools.count(), points))
+    assert len(left) >= LEAST_BREAKS
+    assert set(left) == {1}
+    report(report_row, "line that comes back", left, started)
+
+
+TWO_CONNECTIONS = [
+    *(Cut("kill", "receive_range", 0, at) for at in (0, 1, BLOCK_BYTES - 1, BLOCK_BYTES)),
+    Cut("kill", "receive_range", 1, None, is_after=True),
+    Cut("kill", "spread", 0, None, is_after=True),
+    Cut("line", "receive_range", 0, BLOCK_BYTES - 1),
+    Cut("line", "receive_range", 1, None),
+    Cut("line", "receive_range", 1, BLOCK_BYTES // 2 + 1),
+    Cut("workers", "receive_range", 1, 0),
+    Cut("fill", "spread", 0, None),
+    Cut("fill", "receive_range", 0, 1),
+    Cut("fill", "receive_range", 1, BLOCK_BYTES),
+]
+
+
+def test_a_push_over_two_connections_that_is_cut_leaves_one_of_two_versions(
+    bench: Bench, disk: Path, report_row: Callable[..., None], tmp_path: Path
+) -> None:
+    """The model is another one throughout, so it is sent as a whole."""
+    started = time.monotonic()
+    new = Version(bench.old.engine, tmp_path / "another")
+    shutil.copytree(bench.old.model, new.model)
+    data = (new.model / "model.bin").read_bytes()
+    (new.model / "model.bin").write_bytes(bytes(byte ^ 1 for byte in data))
+    left = []
+    for number, cut in enumerate(TWO_CONNECTIONS):
+        workdir = bench.with_old_version(str(number), disk)
+        status = bench.push(workdir, new, replace(cut), connections=2, comes_back=True)
+        assert status == {"kill": -9, "line": 0, "workers": 0, "fill": 35}[cut.how], cut
+        (disk / FILLER).unlink(missing_ok=True)
+        left.append(check(bench, workdir, number, new))
+        assert left[-1] == (status == 0)
+        shutil.rmtree(workdir)
+    report(report_row, "two connections", left, started)
 
 
 def report(report_row: Callable[..., None], how: str, left: list[int], started: float) -> None:

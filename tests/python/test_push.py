@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -602,64 +600,6 @@ def test_busybox_puts_a_file_together_rolls_back_and_undeploys(
     assert deploy("rollback", *place.arguments, "--to", first["release"]).status == 42
     assert deploy("undeploy", *place.arguments).status == 0
     assert not place.root.exists()
-
-
-def test_openssh_cut_in_the_middle(
-    sshd: Callable[..., Place],
-    deploy: Deploy,
-    pushed: Callable[..., dict[str, Any]],
-    sizes: dict[str, int],
-    small_model: Path,
-    tmp_path: Path,
-) -> None:
-    place = sshd("desk")
-    known, boards = tmp_path / "known_hosts", tmp_path / "boards.yaml"
-    port = int(known.read_text().partition("]:")[2].split()[0])
-    with socket.create_server(("127.0.0.1", 0)) as cable:
-
-        def arrives() -> bool:
-            return in_store(place) > sizes["colibri"]
-
-        thread = threading.Thread(target=forward, args=(cable, port, 600_000, arrives))
-        thread.start()
-        through = cable.getsockname()[1]
-        for path in (known, boards):
-            path.write_text(path.read_text().replace(str(port), str(through)))
-        done = deploy("push", *place.arguments, "--model", small_model)
-        thread.join()
-    assert done.status == 29
-    assert done.stderr.startswith("error: lost the connection to desk")
-    assert not place.current.exists()
-    left = settled(place) - sizes["colibri"]
-    assert 0 < left < sizes["model.bin"]
-    for path in (known, boards):
-        path.write_text(path.read_text().replace(str(through), str(port)))
-    record = pushed(place, "--model", small_model)
-    assert record["files"]["model.bin"]["resumed_at"] == left
-    assert record["bytes_sent"] == sizes["model.bin"] - left + sizes["config.json"]
-    assert runs(place)
-
-
-def forward(cable: socket.socket, port: int, n_bytes: int, cut: Callable[[], bool]) -> None:
-    """Passes one connection on to a port; after so many bytes it stands still until it is cut."""
-    client, _ = cable.accept()
-    with client, socket.create_connection(("127.0.0.1", port)) as server:
-
-        def back() -> None:
-            with suppress(OSError):
-                while data := server.recv(1 << 16):
-                    client.sendall(data)
-
-        thread = threading.Thread(target=back)
-        thread.start()
-        while n_bytes > 0 and (data := client.recv(min(n_bytes, 1 << 16))):
-            server.sendall(data)
-            n_bytes -= len(data)
-        while not cut():
-            time.sleep(0.02)
-        server.shutdown(socket.SHUT_RDWR)
-        client.shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_536, 100_003])
