@@ -3,6 +3,7 @@
 
 #include "colibri.h"
 
+#include "guard.h"
 #include "infer.h"
 #include "model.h"
 
@@ -39,6 +40,11 @@ static int find_files(const char *model, const char *config, char *model_path, c
     if (n >= MAX_PATH_BYTES || n_config >= MAX_PATH_BYTES)
         return clb_error(error, COLIBRI_ERROR_FILE, "the path of the model is too long");
     return 0;
+}
+
+int colibri_guard_sigbus(colibri_error *error)
+{
+    return clb_guard_install(error);
 }
 
 int colibri_load_model(colibri_model **out, const char *model, const char *config,

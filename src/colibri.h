@@ -55,6 +55,11 @@ int colibri_load_model(colibri_model **out, const char *model, const char *confi
                        const colibri_load_options *options, colibri_error *error);
 void colibri_free_model(colibri_model *model); // NULL is fine
 
+// Optional, for the whole process: a model whose file becomes shorter while it is in use, or whose
+// disk fails, ends the call with COLIBRI_ERROR_TRUNCATED instead of killing the process by SIGBUS.
+// What concerns no model goes to the handler that was there before. Returns 0 or a colibri_code.
+int colibri_guard_sigbus(colibri_error *error);
+
 // Facts about a loaded model.
 typedef struct colibri_info {
     const char *architecture; // "mixtral", "llama"

@@ -3,6 +3,7 @@
 
 #include "file.h"
 
+#include "guard.h"
 #include "log.h"
 
 #include <errno.h>
@@ -98,7 +99,12 @@ int clb_map_open(struct clb_map *map, const char *path, bool lock, colibri_error
     if (data == MAP_FAILED)
         return clb_error(error, COLIBRI_ERROR_MEMORY, "%s cannot be mapped: %s", path,
                          strerror(saved));
-    *map = (struct clb_map){data, (size_t)size};
+    *map = (struct clb_map){.data = data, .size = (size_t)size};
+    if (!clb_guard_add(map)) {
+        clb_map_close(map);
+        return clb_error(error, COLIBRI_ERROR_MEMORY, "%s is one model too many in this process",
+                         path);
+    }
     // Advice only: where the kernel refuses it, reading still works.
     madvise(data, map->size, MADV_WILLNEED);
     madvise(data, map->size, MADV_DONTFORK);
@@ -110,6 +116,7 @@ int clb_map_open(struct clb_map *map, const char *path, bool lock, colibri_error
 
 void clb_map_close(struct clb_map *map)
 {
+    clb_guard_remove(map);
     if (map->data)
         munmap((void *)(uintptr_t)map->data, map->size);
     *map = (struct clb_map){0};

@@ -63,6 +63,14 @@ static bool is_eos(const struct call *c, int32_t token)
     return eos && !c->o->ignore_eos;
 }
 
+// clb_forward, with what it computed from known to be there.
+static int feed(struct call *c, const int32_t *tokens, int n, int position, int n_logits)
+{
+    int rc = clb_forward(&c->state, tokens, n, position, n_logits, c->error);
+    int lost = clb_model_check(c->m, c->error);
+    return lost ? lost : rc;
+}
+
 // Reports one row of logits; *token is the one chosen from them.
 static int report(struct call *c, int row, int position, bool choose, bool prompt, int32_t *token)
 {
@@ -96,7 +104,7 @@ static int prefill(struct call *c, const int32_t *tokens, int n, int32_t *token)
         int batch = n - at < c->state.batch ? n - at : c->state.batch;
         bool last = at + batch == n;
         int rows = c->o->every_logit ? batch : last;
-        int rc = clb_forward(&c->state, tokens + at, batch, at, rows, c->error);
+        int rc = feed(c, tokens + at, batch, at, rows);
         for (int r = 0; !rc && r < rows; r++) {
             int position = at + batch - rows + r;
             bool end = position == n - 1;
@@ -117,7 +125,7 @@ static int decode(struct call *c, int32_t token, int position, int32_t *generate
         bool last = ++*generated == wanted;
         if (last && !c->o->feed_last)
             break;
-        int rc = clb_forward(&c->state, &token, 1, position, 1, c->error);
+        int rc = feed(c, &token, 1, position, 1);
         if (!rc)
             rc = report(c, 0, position, !last, false, &token);
         if (rc)

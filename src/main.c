@@ -359,6 +359,7 @@ static bool warn_of_storage(const colibri_model *model)
 static void report_storage(void)
 {
     const struct clb_usage usage = clb_usage_now();
+    fflush(stdout); // the line break at the end of the text comes first
     if (usage.read_bytes >= 0)
         fprintf(stderr, "colibri: read %" PRId64 " MB from storage in %" PRIu64 " page faults\n",
                 usage.read_bytes / 1000000, usage.page_faults);
@@ -423,7 +424,7 @@ int main(int argc, char **argv)
         rc = print_sha256(options.sha256, &error);
     else if (!rc && options.switch_to[0])
         rc = clb_switch_link(options.switch_to[0], options.switch_to[1], &error);
-    else if (!rc)
+    else if (!rc && !(rc = colibri_guard_sigbus(&error)))
         rc = run(&options, &error);
     if (!rc && (fflush(stdout) || ferror(stdout)))
         rc = clb_error(&error, COLIBRI_ERROR_FILE, "the output cannot be written: %s",

@@ -366,7 +366,17 @@ int clb_model_open(struct colibri_model *m, const char *model_path, const char *
         rc = check_rope(m, model_path, error);
     if (!rc)
         rc = open_tokenizer(m, model_path, error);
-    return rc;
+    int lost = clb_model_check(m, error); // then whatever else was found comes from that
+    return lost ? lost : rc;
+}
+
+int clb_model_check(const struct colibri_model *m, colibri_error *error)
+{
+    if (!atomic_load(&m->file.map.lost))
+        return 0;
+    return clb_error(error, COLIBRI_ERROR_TRUNCATED,
+                     "model.bin became shorter while it was in use, or its disk failed: copy it "
+                     "again, and replace a model by renaming, never by writing over it");
 }
 
 void clb_model_close(struct colibri_model *m)

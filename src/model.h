@@ -54,6 +54,8 @@ struct colibri_model {
 
 int clb_model_open(struct colibri_model *m, const char *model_path, const char *config_path,
                    const colibri_load_options *options, colibri_error *error);
+// An error if a part of the file is gone, which what was just computed may have used.
+int clb_model_check(const struct colibri_model *m, colibri_error *error);
 void clb_model_close(struct colibri_model *m); // a zeroed or half-opened one is fine
 
 #endif

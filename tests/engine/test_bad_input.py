@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -182,7 +184,6 @@ def test_a_key_that_is_unknown_or_missing(run_engine: Run, model: Path) -> None:
         ("architecture", "", "architecture is empty"),
         ("rope_dim", 5, "rope_dim is odd or larger than head_dim"),
         ("rope_dim", 4096, "rope_dim is odd or larger than head_dim"),
-        ("rope_dim", 0, "the section rope is not part of a model with this config.json"),
         ("rope_kind", "thirds", '"rope_kind" is "thirds", expected one of: half pairs'),
         ("rope_kind", "hal", '"rope_kind" is "hal", expected one of: half pairs'),
         ("activation", "swiglu_oai", "swiglu_oai needs activation_limit"),
@@ -193,7 +194,6 @@ def test_a_key_that_is_unknown_or_missing(run_engine: Run, model: Path) -> None:
         ("window_layers", [7], "not layers in ascending order"),
         ("dense_layers", [0], "dense_layers and dense_ffn_size do not fit"),
         ("dense_ffn_size", 64, "dense_layers and dense_ffn_size do not fit"),
-        ("shared_ffn_size", 64, "has no section shared_up_weights"),
         ("kv_rank", 32, "kv_rank, q_rank and v_dim do not fit each other"),
         ("q_rank", 32, "kv_rank, q_rank and v_dim do not fit each other"),
     ],
@@ -205,6 +205,22 @@ def test_a_configuration_that_does_not_fit(
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(config | {key: value}), encoding="utf-8")
     assert message in fails(run_engine, 4, "--model", model, "--tokens", "1")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("rope_dim", 0, "the section rope is not part of a model with this config.json"),
+        ("shared_ffn_size", 64, "has no section shared_up_weights"),
+    ],
+)
+def test_sections_that_do_not_fit(
+    key: str, value: int, message: str, run_engine: Run, model: Path
+) -> None:
+    path = model / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | {key: value}), encoding="utf-8")
+    assert message in fails(run_engine, 5, "--model", model, "--tokens", "1")
 
 
 def test_an_isa_level_that_the_cpu_lacks(run_engine: Run, model: Path) -> None:
@@ -371,3 +387,28 @@ def test_the_two_files_can_be_named_apart(run_engine: Run, model: Path, tmp_path
     assert run_engine("x86_64", *named, "--tokens", "1", "--format", "ids").status == 0
     line = fails(run_engine, 2, "--model", model / "model.bin", "--tokens", "1")
     assert line.endswith("model.bin is not a directory; name its config.json with --config")
+
+
+def test_a_file_that_becomes_shorter_in_use(
+    engine: Callable[[str], Path], model: Path, tmp_path: Path
+) -> None:
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    text = json.dumps(config | {"max_positions": 500_000})
+    (model / "config.json").write_text(text, encoding="utf-8")
+    trace = tmp_path / "trace.jsonl"
+    command: list[str | Path] = [
+        engine("x86_64"),
+        "--model",
+        model,
+        "--tokens",
+        "1",
+        "--ignore_eos",
+    ]
+    command += ["--num_tokens", "400000", "--format", "ids", "--trace_routing", trace]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while not (trace.exists() and trace.stat().st_size) and process.poll() is None:
+            time.sleep(0.01)
+        os.truncate(model / "model.bin", 70_000)
+        stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (6, b"")
+    assert b"model.bin became shorter while it was in use" in stderr

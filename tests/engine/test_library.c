@@ -10,6 +10,8 @@
 
 #include <fenv.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -403,6 +405,57 @@ static void check_infer_errors(const colibri_model *model)
     CHECK(as_before(before));
 }
 
+// ---- A file that becomes shorter ----
+
+static sigjmp_buf after_sigbus;
+
+static void on_sigbus(int signal)
+{
+    (void)signal;
+    siglongjmp(after_sigbus, 1);
+}
+
+static int infer_some(const colibri_model *model, int threads, colibri_error *error)
+{
+    colibri_infer_options options = {.n_tokens = 8, .ignore_eos = true, .threads = threads};
+    static const int32_t prompt[] = {1, 2, 3};
+    return colibri_infer(model, &options, prompt, 3, NULL, NULL, NULL, error);
+}
+
+static void check_shorter(const char *path)
+{
+    char file[4096];
+    colibri_error error;
+    colibri_model *model, *other;
+    struct sigaction ours = {.sa_handler = on_sigbus};
+    snprintf(file, sizeof file, "%s/model.bin", path);
+    sigaction(SIGBUS, &ours, NULL);
+    CHECK(!colibri_guard_sigbus(&error) && !colibri_guard_sigbus(&error));
+    CHECK(!colibri_load_model(&model, path, NULL, NULL, &error));
+    CHECK(!infer_some(model, 1, &error));
+    CHECK(!truncate(file, 70000)); // in the middle of the sections
+    for (int threads = 1; threads <= 3; threads++) {
+        CHECK(infer_some(model, threads, &error) == COLIBRI_ERROR_TRUNCATED);
+        CHECK(strstr(error.message, "model.bin became shorter while it was in use"));
+        CHECK(is_line(&error));
+    }
+    CHECK(colibri_load_model(&other, path, NULL, NULL, &error) == COLIBRI_ERROR_TRUNCATED);
+    // what is no model's goes to the handler of before
+    FILE *f = tmpfile();
+    CHECK(f && !ftruncate(fileno(f), 4096));
+    volatile char *page = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fileno(f), 0);
+    CHECK(page != MAP_FAILED && !page[0]);
+    CHECK(!ftruncate(fileno(f), 0));
+    volatile bool back = false;
+    if (!sigsetjmp(after_sigbus, 1))
+        CHECK(page[0] && false);
+    else
+        back = true;
+    CHECK(back);
+    fclose(f);
+    colibri_free_model(model);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -422,6 +475,10 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[1], "refused")) {
         check_refused(argv[2]);
+        return !!failures;
+    }
+    if (!strcmp(argv[1], "shorter")) {
+        check_shorter(argv[2]);
         return !!failures;
     }
     struct holdings before = holdings();

@@ -3,6 +3,7 @@
 """The promises of colibri.h, checked by a C program that links the library (test_library.c)."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,4 +95,13 @@ def test_a_refused_model_leaves_nothing_behind(
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (tmp_path / "model.bin").write_bytes(data)
     result = run([program, "refused", tmp_path], check=False)
+    assert (result.status, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_file_that_becomes_shorter_is_an_error(
+    program: Path, library_models: dict[str, Path], tmp_path: Path
+) -> None:
+    model = shutil.copytree(library_models["f32"], tmp_path / "model")
+    assert (model / "model.bin").stat().st_size > 4 * 70_000  # there is something to lose
+    result = run([program, "shorter", model], check=False)
     assert (result.status, result.stdout, result.stderr) == (0, "", "")

@@ -19,7 +19,21 @@ import pytest
 # "noun" stands for noun.c and noun.h; a name with a dot for that file only, such as a header that
 # only describes data and which others than its noun's C file use.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("colibri.h", "base", "error", "log", "layout", "crc32", "sha256", "decimal", "json", "file", "switch", "usage"),
+    (
+        "colibri.h",
+        "base",
+        "error",
+        "log",
+        "layout",
+        "crc32",
+        "sha256",
+        "decimal",
+        "json",
+        "file",
+        "guard",
+        "switch",
+        "usage",
+    ),
     ("config", "format"),
     ("kernels", "cpu"),
     ("matrix", "threads"),
