@@ -12,6 +12,12 @@ from colibri_deploy.convert import DTypeChoice
 
 Key = tuple[str, DTypeChoice]  # a model and how its matrices are stored
 
+# The families that add an operation to those of Mixtral and Llama, each by one checkpoint.
+FAMILIES = (
+    *("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "granitemoe", "olmoe", "phimoe"),
+    *("qwen2_moe", "qwen3_moe"),
+)
+
 # More than one chunk of attention; below every fixture's vocabulary.
 PROMPT = [(7919 * i + 13) % 512 for i in range(270)]
 NUM_TOKENS = 2
@@ -113,6 +119,51 @@ FROM_ONE_TOKEN_HASHES: dict[Key, dict[str, str]] = {
         "f32": "3c1eaa9530c59dd8f4b3b19acbd4db5d547000589a547e45d3d92827f37b9a4b",
         "f16": "5362379b722554d6174c445920b213ca7a7120aa33ff3f364ed4da034e466bc4",
         "q8": "98dc694ede7efe8ff4ceaaee791554e9e4b35af984533eca05b1ea9fe35c368c",
+    },
+    ("qwen2_moe", "keep"): {
+        "f32": "04ade7d84bf59242e4d503371f6cdaef4af786933c1ae4c68afa6159bccb82e9",
+        "f16": "981d28fbbdeaa983e96214e27373101cae757339b2f5bb664b76df5f16fef423",
+        "q8": "ca5aaa9116afc2a13f0eede636d86ac02f3efe0a8da57f49ef2578059c94de4c",
+    },
+    ("qwen3_moe", "keep"): {
+        "f32": "70a56669167d567efe119d34801a47fb808b580df74a02775811784cab0b2ba5",
+        "f16": "6783e95acd9a79f993104ce57872f9d468c185be664dcbb90ad3d36044185902",
+        "q8": "9f67d0535d1d8b4c85fd2f6628ea320ee27f45ca425535c318fd9fcc91f8ef66",
+    },
+    ("olmoe", "keep"): {
+        "f32": "2a4e09bead19fb0fa9df56d9a9e5193b9c64f4538d46fb382d0962e959964dd2",
+        "f16": "68a14920014c1e7de86dd6719b9a1c500924022db0d7078f4f831ac219c16d13",
+        "q8": "2c0f2a18d8c27a38355354ee27957aa848ab0f478a815b591ccc845f7bd879e6",
+    },
+    ("deepseek_v2", "keep"): {
+        "f32": "1d960e04aba2e1b1040500f60295640c41ca56827f403a8716f1f1086006f387",
+        "f16": "4a16b5918b42493c0d95382f3d5b1d2639565f635f8ec0e0f69806f641c3aae8",
+        "q8": "f1faa16f5f65a28b1f79ec1f31995afe877f6f669947f95ea96e1acf6b7ce9ad",
+    },
+    ("deepseek_v3", "keep"): {
+        "f32": "54cc99d7ea5616f645f38d17d171e3a95304de9ac95672ec9a4ad223642b38a6",
+        "f16": "20cbf8417d78e45af59d5f07ab5b2264ea3309716e38e1f26060e4368802e1c8",
+        "q8": "eeafb5b9619f0ad2143ae6aa4134974df9984ed79d499dec90276227259d5b73",
+    },
+    ("granitemoe", "keep"): {
+        "f32": "4ede4ac7ce273edb9ddb4283f4dcfbde116b30916fe8552fb3a391ca45c23d65",
+        "f16": "c25ee61adee0ea865909da5bf9b376c20c13cd26801f29bae6c513f6eab5e252",
+        "q8": "9e4c25987f8b012fcc3341cf8786671c02b81255e0ae3c1e4284d9bb1477cbf0",
+    },
+    ("phimoe", "keep"): {
+        "f32": "b850ac16ff3f3207bdd6e4e56bda07531e51a78b607d35ec21e5cae8d83831a7",
+        "f16": "8122c1c9264136f5e7dc72c049b5c9bde7cc768b181bdc85444d37693e4846dc",
+        "q8": "a55ae8619d0ac5fce6af46cf9e49fe7a3b7d8fdf359db0ebc447841c326929b4",
+    },
+    ("gpt_oss", "keep"): {
+        "f32": "8e6d1dafe50f6992814426c9914496482de371959a91a81cc57a93f0a74ed36c",
+        "f16": "4e4e1a89378af1f3dfdacf24d023305eda4dec0a800caaf9bf12b66556cf53d0",
+        "q8": "23a498d6862eb82aa5f236b4a42ea1e0f23d08e1d71667d09b1120c688b12c57",
+    },
+    ("glm4_moe", "keep"): {
+        "f32": "6a8a975e39d18b3bfa1baba1b93ce4035a7db162b75c01b29953260e73c7a103",
+        "f16": "aad5c10405d2936667426f49ceeae920fe2cc0ae2a85d491de97346e18eb6a14",
+        "q8": "cfe5e070fe2a848ece10b6664a4b977f9249e5f90c47783ffe7aeab30aecb1b0",
     },
     ("small_synthetic", "f32"): {
         "f32": "b4e685c1d9b6224aa00e89f6bf7b60397ef4771612bac5961ac6d1ffa22b5ae4",
