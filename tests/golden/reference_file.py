@@ -102,6 +102,7 @@ def load_config(path: Path) -> dict[str, Any]:
     check(c["router_score"] != "sparsemixer" or c["n_groups"] == 1, "sparsemixer in groups")
     check(c["n_experts"] % c["n_groups"] == 0 and c["top_groups"] <= c["n_groups"], "groups")
     check(c["top_k"] <= c["top_groups"] * (c["n_experts"] // c["n_groups"]), "top_k")
+    check(c["n_experts"] > 0 or c["shared_ffn_size"] == 0, "shared_ffn_size without experts")
     check(bool(c["dense_layers"]) == (c["dense_ffn_size"] > 0), "dense_ffn_size")
     check(len(c["dense_layers"]) < c["n_layers"], "dense_layers")
     latent = c["kv_rank"] > 0
