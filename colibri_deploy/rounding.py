@@ -50,8 +50,7 @@ def measure(values: FloatArray, stored: FloatArray) -> RoundingError:
 
 
 def _squares(values: FloatArray) -> float:
-    flat = values.reshape(-1).astype(np.float64)
-    return float(flat @ flat)
+    return float(np.square(values, dtype=np.float64).sum())
 
 
 def is_rounded(values: FloatArray, stored: FloatArray, dtype: DType) -> bool:

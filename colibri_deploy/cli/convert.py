@@ -107,8 +107,8 @@ def convert(
     A checkpoint: safetensors or PyTorch files, one or several; FP8 with block scales and MXFP4
     too. PyTorch files are read without executing what their pickles say.
 
-    GGUF: llama (dense or with Mixtral's experts), qwen2moe, qwen3moe, olmoe, granitemoe, gpt-oss, in
-    one file. Q8_0 matrices are taken over as q8, Q4_0 ones as q4 and MXFP4 ones as mxfp4 without
+    GGUF: llama (dense or with Mixtral's experts), qwen2moe, qwen3moe, olmoe, granitemoe, gpt-oss,
+    in one file. Q8_0 matrices are taken over as q8, Q4_0 ones as q4, MXFP4 ones as mxfp4 without
     loss, other types are dequantised.
 
     The model appears under its name when it is complete and on the disk. Whatever the engine does
