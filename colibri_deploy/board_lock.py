@@ -33,17 +33,17 @@ def board_lock(
     shell: BoardShell,
     root: str,
     on_wait: Callable[[str], None] = lambda owner: None,
-    earlier: str = "",
+    deploy: str = "",
 ) -> Iterator[str]:
     """Owns the lock below `root`, the directory on the board; gives the nonce for verbs that write.
 
-    `on_wait` is told who has it while it is not known whether he lives. `earlier` is the nonce of a
-    lock that the same deploy had over a connection that was cut: the board may not have seen that,
-    but it is dead. Raises BoardBusyError if somebody else has it and lives, and the errors of
-    `BoardShell.call`.
+    `on_wait` is told who has it while it is not known whether he lives. A deploy that may connect
+    again gives itself a name, with which its nonces begin: the board may not have seen yet that its
+    connection was cut, but that lock is known to be dead. Raises BoardBusyError if somebody else
+    has the lock and lives, and the errors of `BoardShell.call`.
     """
-    nonce = secrets.token_hex(8)
-    _take(shell, root, nonce, on_wait, earlier)
+    nonce = deploy + secrets.token_hex(8)
+    _take(shell, root, nonce, on_wait, deploy)
     done = threading.Event()
     heart = threading.Thread(target=_beat, args=(shell, nonce, done), daemon=True)
     heart.start()
@@ -55,13 +55,13 @@ def board_lock(
 
 
 def _take(
-    shell: BoardShell, root: str, nonce: str, on_wait: Callable[[str], None], earlier: str
+    shell: BoardShell, root: str, nonce: str, on_wait: Callable[[str], None], deploy: str
 ) -> None:
     owner = f"{user_name() or os.getuid()}@{socket.gethostname()}, process {os.getpid()}"
     seen, since = "", time.monotonic()
 
     def is_ours(file: str) -> bool:
-        return bool(earlier) and file.startswith(f"{earlier}.")
+        return bool(deploy) and file.startswith(deploy)
 
     while True:
         is_stale = is_ours(seen) or (seen and time.monotonic() - since >= STALE_SECONDS)

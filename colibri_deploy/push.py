@@ -11,6 +11,7 @@ on with what the board lacks then.
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 import time
 from collections import Counter
@@ -255,7 +256,7 @@ class _Push:
         self._connection = connection
         self._plan = plan
         self._progress = progress
-        self._nonce = ""  # of the lock that was owned last
+        self._name = secrets.token_hex(8)
         self._previous: str | None = None
         self._sent = Counter[str]()  # bytes by name of the file, as are the next two
         self._counting = threading.Lock()  # for that, where several connections send
@@ -307,8 +308,8 @@ class _Push:
         """All of it: what was mended, and what was pruned."""
         plan, progress = self._plan, self._progress
         shell = BoardShell(self._connection)
-        with board_lock(shell, plan.state.root, progress.wait_for, self._nonce) as self._nonce:
-            store = Store(shell, self._nonce)
+        with board_lock(shell, plan.state.root, progress.wait_for, self._name) as nonce:
+            store = Store(shell, nonce)
             local = [file.item for file in plan.files if file.item.path]
             known = {file.item.sha256: file.assembly for file in plan.files if file.assembly}
             plan = _plan(self._connection, store, plan.target, local, progress, known)

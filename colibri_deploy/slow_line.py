@@ -24,10 +24,11 @@ class SlowLine:
     def attach(self, far: socket.socket) -> socket.socket:
         """The near end of a connection whose far end is `far`; ends when either end does."""
         near, ours = socket.socketpair()
-        threading.Thread(target=self._join, args=(far, ours), daemon=True).start()
+        threading.Thread(target=self.join, args=(far, ours), daemon=True).start()
         return near
 
-    def _join(self, far: socket.socket, near: socket.socket) -> None:
+    def join(self, far: socket.socket, near: socket.socket) -> None:
+        """Carries between two sockets, until either ends; then closes both."""
         ways = ((far, near, self._up), (near, far, self._down))
         threads = [threading.Thread(target=self._carry, args=way, daemon=True) for way in ways]
         with far, near:

@@ -19,11 +19,17 @@ from typing import Any
 import pytest
 from board_fixtures import Place, report_of
 
+from colibri_deploy import push as push_module
+from colibri_deploy import upload
+from colibri_deploy.board import load_boards
+from colibri_deploy.cli.byte_progress import ByteProgress
 from colibri_deploy.convert import convert_checkpoint
+from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.process import Completed, run
 from colibri_deploy.sim import Faults
+from colibri_deploy.ssh import Connection
 from colibri_deploy.store import cksum
-from colibri_deploy.targets import machine_arch
+from colibri_deploy.targets import load_targets, machine_arch, select
 
 Deploy = Callable[..., Completed]
 
@@ -600,6 +606,28 @@ def test_busybox_puts_a_file_together_rolls_back_and_undeploys(
     assert deploy("rollback", *place.arguments, "--to", first["release"]).status == 42
     assert deploy("undeploy", *place.arguments).status == 0
     assert not place.root.exists()
+
+
+def test_busybox_receives_a_file_in_ranges(
+    busybox: Place,
+    engine: Callable[[str], Path],
+    small_model: Path,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(push_module, "n_connections", lambda *_: 2)
+    monkeypatch.setattr(upload, "SEGMENT_BYTES", 1 << 16)
+    board = load_boards([tmp_path / "boards.yaml"])["desk"]
+    target = select(load_targets(root), "host")
+    with Connection.open(board, KnownHosts(tmp_path / "known_hosts")) as connection:
+        bar = ByteProgress()
+        plan = push_module.plan_push(connection, target, engine("host"), small_model, bar)
+        push_module.push(connection, plan, bar)
+    model = (small_model / "model.bin").read_bytes()
+    assert (busybox.current / "model.bin").read_bytes() == model
+    assert busybox.partials() == []
+    assert runs(busybox)
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_536, 100_003])
