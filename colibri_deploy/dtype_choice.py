@@ -85,8 +85,9 @@ def choose_dtypes(
         whose = "the matrices" if len(kinds) == len(matrices) else ", ".join(kinds)
         sections = [section for kind in kinds for section in matrices[kind]]
         notes += _notes_on_kept(source, whose, sections, dtype)
-    for dtype in sorted({dtypes[kind] for kind in matrices if wanted.get(kind, "keep") != "keep"}):
-        sections = [one for kind in matrices if dtypes[kind] is dtype for one in matrices[kind]]
+    said = [kind for kind in matrices if wanted.get(kind, "keep") != "keep"]
+    for dtype in sorted({dtypes[kind] for kind in said}):
+        sections = [one for kind in said if dtypes[kind] is dtype for one in matrices[kind]]
         notes += _note_on_transcoded(source, sections, dtype)
     return dtypes, notes
 
