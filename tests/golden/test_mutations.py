@@ -137,6 +137,30 @@ MUTANTS: list[Change] = [
         }
         return;""",
     ),
+    instead(  # one rounding for two
+        "rope_pairs",
+        "f32_rope_pairs",
+        """        for (int i = 0; i < 2 * half; i += 2) {
+            double a = x[i], b = x[i + 1];
+            x[i] = (float)(a * cosines[i / 2] - b * sines[i / 2]);
+            x[i + 1] = (float)(b * cosines[i / 2] + a * sines[i / 2]);
+        }
+        return;""",
+    ),
+    instead(  # without lanes
+        "layer_norm",
+        "f32_layer_norm",
+        """        float mean = 0, squares = 0;
+        for (int i = 0; i < n; i++)
+            mean = mean + x[i];
+        mean = mean / (float)n;
+        for (int i = 0; i < n; i++)
+            squares = squares + (x[i] - mean) * (x[i] - mean);
+        float f = 1.0f / sqrtf(squares / (float)n + eps);
+        for (int i = 0; i < n; i++)
+            y[i] = (x[i] - mean) * f * w[i] + b[i];
+        return;""",
+    ),
     instead(
         "softmax",
         "f32_exp",
@@ -194,6 +218,31 @@ MUTANTS: list[Change] = [
         "sum = sum + e[i];",
         'sum = sum + e[clb_mutates("order of the router\'s sum") ? top_k - 1 - i : i];',
     ),
+    (
+        "src/router.c",
+        "weights[i] = normalise ? scores[experts[i]] / (sum + 1e-20f) : scores[experts[i]];",
+        """weights[i] = normalise ? scores[experts[i]] / (sum + 1e-20f) : scores[experts[i]];
+    for (int i = 0; i < top_k && clb_mutates("weights of sigmoid scores"); i++)
+        weights[i] = scores[experts[i]] * (1 / (sum + 1e-20f));""",
+    ),
+    (
+        "src/attention.c",
+        "            a->chunk_sum[r] = 1;\n",
+        """            a->chunk_sum[r] = clb_mutates("sinks") ? 0x1.000002p+0f : 1;
+""",
+    ),
+    (
+        "src/experts.c",
+        "        st->adds_up = true;\n",
+        """        st->adds_up = !clb_mutates("shared expert");
+""",
+    ),
+    (
+        "src/heads.c",
+        "c->attention_scale, padded);",
+        """clb_mutates("latent attention") && c->kv_rank ? c->attention_scale * 0x1.000002p+0f
+                                                       : c->attention_scale, padded);""",
+    ),
     (  # two terms less
         "src/rope.c",
         "    s = s * z + 1.0 / 362880.0;\n",
@@ -249,10 +298,16 @@ CASES = [
     # Of two terms the order does not matter; this model has three experts a token.
     Case("order of experts", name="synthetic"),
     Case("order of the router's sum", name="synthetic"),
+    Case("f32_layer_norm", "keep", name="phimoe"),
+    Case("f32_rope_pairs", "keep", name="deepseek_v2"),
+    Case("latent attention", "keep", name="deepseek_v2"),
+    Case("shared expert", "keep", name="deepseek_v2"),
+    Case("weights of sigmoid scores", "keep", name="deepseek_v3"),
+    Case("sinks", "keep", name="gpt_oss"),
     Case("sines"),
     Case("scales of cached values", kv="q8"),
 ]
-NOT_IN_A_MODEL = {"f32_layer_norm", "f32_gelu", "f32_gelu_tanh", "f32_rope_pairs"}
+NOT_IN_A_MODEL = {"f32_gelu", "f32_gelu_tanh"}  # no checkpoint with a golden has them
 
 
 def build_mutant(root: Path, directory: Path, changes: list[Change]) -> Path:
