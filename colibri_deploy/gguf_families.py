@@ -52,17 +52,11 @@ def read_vocab_size(keys: Keys) -> int:
 
 def _common(keys: Keys) -> dict[str, Any]:
     """What all architectures have."""
-    hidden, n_heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
-    head_dim = keys.integer("attention.key_length", hidden // n_heads, minimum=2)
-    for name in ("attention.value_length", "rope.dimension_count"):
-        keys.equal(name, head_dim, f"only the whole head of {head_dim} values is supported")
     vocab_size = read_vocab_size(keys)
     values: dict[str, Any] = {
         "num_hidden_layers": keys.integer("block_count"),
-        "hidden_size": hidden,
-        "num_attention_heads": n_heads,
-        "num_key_value_heads": keys.integer("attention.head_count_kv", n_heads),
-        "head_dim": head_dim,
+        "hidden_size": keys.integer("embedding_length"),
+        "num_attention_heads": keys.integer("attention.head_count"),
         "max_position_embeddings": keys.integer("context_length"),
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "vocab_size": vocab_size,
@@ -73,6 +67,16 @@ def _common(keys: Keys) -> dict[str, Any]:
         "eos_token_id": list(last_tokens(keys.file, vocab_size)),
     }
     return values | _rope_scaling(keys)
+
+
+def _heads(keys: Keys) -> dict[str, int]:
+    """Of grouped-query attention."""
+    hidden, n_heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
+    head_dim = keys.integer("attention.key_length", hidden // n_heads, minimum=2)
+    for name in ("attention.value_length", "rope.dimension_count"):
+        keys.equal(name, head_dim, f"only the whole head of {head_dim} values is supported")
+    n_kv_heads = keys.integer("attention.head_count_kv", n_heads)
+    return {"num_key_value_heads": n_kv_heads, "head_dim": head_dim}
 
 
 def _rope_scaling(keys: Keys) -> dict[str, Any]:
@@ -91,6 +95,7 @@ def _rope_scaling(keys: Keys) -> dict[str, Any]:
 def _qwen2moe(keys: Keys) -> dict[str, Any]:
     return {
         "architectures": ["Qwen2MoeForCausalLM"],
+        **_heads(keys),
         **_expert_size(keys),
         "shared_expert_intermediate_size": keys.integer(
             "expert_shared_feed_forward_length", keys.get("feed_forward_length")
@@ -102,6 +107,7 @@ def _qwen2moe(keys: Keys) -> dict[str, Any]:
 def _qwen3moe(keys: Keys) -> dict[str, Any]:
     return {
         "architectures": ["Qwen3MoeForCausalLM"],
+        **_heads(keys),
         **_expert_size(keys),
         "norm_topk_prob": True,
     }
@@ -116,6 +122,7 @@ def _expert_size(keys: Keys) -> dict[str, int]:
 def _olmoe(keys: Keys) -> dict[str, Any]:
     values = {
         "architectures": ["OlmoeForCausalLM"],
+        **_heads(keys),
         "intermediate_size": keys.integer("feed_forward_length"),
         "norm_topk_prob": False,
     }
@@ -127,6 +134,7 @@ def _olmoe(keys: Keys) -> dict[str, Any]:
 def _granitemoe(keys: Keys) -> dict[str, Any]:
     return {
         "architectures": ["GraniteMoeForCausalLM"],
+        **_heads(keys),
         "intermediate_size": keys.integer("feed_forward_length"),
         "attention_multiplier": keys.number("attention.scale"),
         "embedding_multiplier": keys.number("embedding_scale", 1.0),
@@ -144,12 +152,59 @@ def _gpt_oss(keys: Keys) -> dict[str, Any]:
         rope["rope_scaling"] = {"rope_type": "default"}
     return {
         "architectures": ["GptOssForCausalLM"],
+        **_heads(keys),
         "intermediate_size": keys.integer(
             "expert_feed_forward_length", keys.get("feed_forward_length")
         ),
         "sliding_window": keys.integer("attention.sliding_window"),
         **rope,
     }
+
+
+def _deepseek2(keys: Keys) -> dict[str, Any]:
+    """DeepSeek-V2 has a softmax, DeepSeek-V3 a sigmoid; the heads' own sizes are those of MLA."""
+    if "attention.key_length_mla" not in keys:
+        raise keys.refuse(
+            f"{keys.prefix}attention.key_length_mla",
+            "the file has kv_b as one matrix; convert the model to GGUF again",
+        )
+    rotated = keys.integer("rope.dimension_count")
+    rank = keys.integer("attention.kv_lora_rank")
+    keys.equal("attention.head_count_kv", 1, "latent attention has one")
+    keys.equal("attention.key_length", rank + rotated, f"expected {rank} + {rotated}")
+    keys.equal("attention.value_length", rank, f"expected {rank}")
+    sigmoid = keys.integer("expert_gating_func", 1) == 2
+    if not sigmoid:
+        keys.equal("expert_gating_func", 1, "supported are 1, softmax, and 2, sigmoid")
+        keys.equal("expert_weights_norm", False, "not supported with a softmax")
+    n_groups = keys.integer("expert_group_count", 1)
+    values: dict[str, Any] = {
+        "architectures": ["DeepseekV3ForCausalLM" if sigmoid else "DeepseekV2ForCausalLM"],
+        "num_key_value_heads": keys.integer("attention.head_count"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": keys.integer("attention.key_length_mla") - rotated,
+        "v_head_dim": keys.integer("attention.value_length_mla"),
+        "kv_lora_rank": rank,
+        "q_lora_rank": keys.get("attention.q_lora_rank"),
+        "intermediate_size": keys.integer("feed_forward_length"),
+        "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
+        "first_k_dense_replace": keys.integer("leading_dense_block_count", 0, minimum=0),
+        "n_routed_experts": keys.integer("expert_count"),
+        "n_shared_experts": keys.integer("expert_shared_count", 0, minimum=0),
+        "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
+        "norm_topk_prob": bool(keys.get("expert_weights_norm", False)),
+        "n_group": n_groups,
+        "topk_group": keys.integer("expert_group_used_count", 1),
+        "topk_method": "noaux_tc" if sigmoid else "greedy",
+    }
+    if n_groups > 1 and not sigmoid:
+        values["topk_method"] = "group_limited_greedy"
+    scaling = _rope_scaling(keys)
+    if scaling:
+        # llama.cpp's converter stores a tenth of mscale_all_dim, and expects mscale to be the same.
+        weight = keys.number("rope.scaling.yarn_log_multiplier") * 10
+        scaling["rope_scaling"] |= {"mscale": weight, "mscale_all_dim": weight}
+    return values | scaling
 
 
 # Each adds to `_common` the keys of its family in the hub's config.json.
@@ -159,4 +214,5 @@ HUB_CONFIGS: dict[str, Callable[[Keys], dict[str, Any]]] = {
     "olmoe": _olmoe,
     "granitemoe": _granitemoe,
     "gpt-oss": _gpt_oss,
+    "deepseek2": _deepseek2,
 }

@@ -42,6 +42,9 @@ class Keys:
         shown = "missing" if value is None else f"{value!r:.60}"
         return ConversionError(f"{self.file.path}: {name} is {shown}: {why}")
 
+    def __contains__(self, name: str) -> bool:
+        return self.prefix + name in self.file.metadata
+
     def get(self, name: str, default: Any = None) -> Any:
         """A value, or `default`; one for all layers, if it is a list of equal ones."""
         self._known.add(name)

@@ -26,7 +26,7 @@ _WHOLE = {
 # Of a layer: the first name that the file has, or the first of all.
 _OF_LAYER = {
     "attention_norm": ("attn_norm.weight",),
-    "attention_q": ("attn_q.weight",),
+    "attention_q": ("attn_q.weight", "attn_q_b.weight"),
     "attention_q_bias": ("attn_q.bias",),
     "attention_q_norm": ("attn_q_norm.weight",),
     "attention_k": ("attn_k.weight",),
@@ -36,18 +36,28 @@ _OF_LAYER = {
     "attention_v_bias": ("attn_v.bias",),
     "attention_o": ("attn_output.weight",),
     "attention_o_bias": ("attn_output.bias",),
+    "attention_q_a": ("attn_q_a.weight",),
+    "attention_q_a_norm": ("attn_q_a_norm.weight",),
+    "attention_kv_a": ("attn_kv_a_mqa.weight",),
+    "attention_kv_a_norm": ("attn_kv_a_norm.weight",),
     "attention_sinks": ("attn_sinks.weight",),
     "ffn_norm": ("ffn_norm.weight", "post_attention_norm.weight"),
     "router": ("ffn_gate_inp.weight",),
     "router_bias": ("ffn_gate_inp.bias",),
+    "router_correction": ("exp_probs_b.bias",),
     "shared_router": ("ffn_gate_inp_shexp.weight",),
     "gate_weights": ("ffn_gate.weight",),
     "up_weights": ("ffn_up.weight",),
     "down_weights": ("ffn_down.weight",),
+    "dense_gate_weights": ("ffn_gate.weight",),
+    "dense_up_weights": ("ffn_up.weight",),
+    "dense_down_weights": ("ffn_down.weight",),
     "shared_gate_weights": ("ffn_gate_shexp.weight",),
     "shared_up_weights": ("ffn_up_shexp.weight",),
     "shared_down_weights": ("ffn_down_shexp.weight",),
 }
+# One matrix for each head
+_OF_HEADS = {"attention_k_b": "attn_k_b.weight", "attention_v_b": "attn_v_b.weight"}
 _OF_EXPERTS = {
     "gate_weights": "ffn_gate{}.weight",
     "gate_bias": "ffn_gate{}.bias",
@@ -69,7 +79,11 @@ def gguf_section(section: WeightSection, file: GgufFile, config: ModelConfig) ->
     layers: Sequence[int] = range(config.n_layers)
     if config.n_experts and section.name in _OF_EXPERTS:
         return dataclasses.replace(section, source=_of_expert(section, file, config))
-    if section.n_layers == len(config.expert_layers):
+    if section.name in _OF_HEADS:
+        return dataclasses.replace(section, source=_of_head(section))
+    if section.name.startswith("dense_"):
+        layers = config.dense_layers
+    elif section.name.startswith(("router", "shared_")):
         layers = config.expert_layers
     return dataclasses.replace(section, source=_of_layer(section, file, config, layers))
 
@@ -94,6 +108,12 @@ def _of_layer(
         return Piece(name, _shape(section, file, name), rows=rows)
 
     return source
+
+
+def _of_head(section: WeightSection) -> Callable[[int, int], Piece]:
+    name = _OF_HEADS[section.name]
+    shape = (section.n_experts, section.rows, section.cols)
+    return lambda layer, head: Piece(f"blk.{layer}.{name}", shape, view=_slab(head))
 
 
 def _of_expert(

@@ -108,8 +108,8 @@ def convert(
     too. PyTorch files are read without executing what their pickles say.
 
     GGUF: llama (dense or with Mixtral's experts), qwen2moe, qwen3moe, olmoe, granitemoe, gpt-oss,
-    in one file. Q8_0 matrices are taken over as q8, Q4_0 ones as q4, MXFP4 ones as mxfp4 without
-    loss, other types are dequantised.
+    deepseek2, in one file. Q8_0 matrices are taken over as q8, Q4_0 ones as q4, MXFP4 ones as mxfp4
+    without loss, other types are dequantised.
 
     The model appears under its name when it is complete and on the disk. Whatever the engine does
     not compute exactly as the checkpoint means it is refused by name.

@@ -23,6 +23,7 @@ from gguf import GGMLQuantizationType as Types
 
 from colibri_deploy.checkpoint import Checkpoint
 from colibri_deploy.convert import convert_checkpoint, plan_conversion
+from colibri_deploy.errors import ConversionError
 
 Array = npt.NDArray[Any]
 
@@ -32,6 +33,8 @@ ARCHITECTURES = {
     "olmoe": ("olmoe", gguf.MODEL_ARCH.OLMOE),
     "granitemoe": ("granitemoe", gguf.MODEL_ARCH.GRANITE_MOE),
     "gpt_oss": ("gpt-oss", gguf.MODEL_ARCH.GPT_OSS),
+    "deepseek_v2": ("deepseek2", gguf.MODEL_ARCH.DEEPSEEK2),
+    "deepseek_v3": ("deepseek2", gguf.MODEL_ARCH.DEEPSEEK2),
 }
 
 
@@ -45,8 +48,17 @@ def hub_checkpoint(shared: Path, name: str, directory: Path, **changes: object) 
     return directory
 
 
-def split(name: str, array: Array) -> dict[str, Array]:
-    """A tensor of fused experts as the ones that GGUF has."""
+def split(name: str, array: Array, config: Mapping[str, Any]) -> dict[str, Array]:
+    """A tensor of fused experts, or of keys and values, as the ones that GGUF has."""
+    if name.endswith("kv_b_proj.weight"):  # each head: the rows of k, then those of v
+        kept = config["qk_nope_head_dim"]
+        heads = array.reshape(config["num_attention_heads"], -1, array.shape[-1])
+        return {
+            name.replace("kv_b_proj", "k_b_proj"): heads[:, :kept].transpose(0, 2, 1),
+            name.replace("kv_b_proj", "v_b_proj"): heads[:, kept:],
+        }
+    if name.endswith("e_score_correction_bias"):
+        return {name.replace("_bias", ".bias"): array}
     if name.endswith("input_linear.weight"):  # GraniteMoE: the rows of gate, then those of up
         gate, up = np.split(array, 2, axis=1)
         stem = name.removesuffix("input_linear.weight")
@@ -86,7 +98,9 @@ def gguf_tensors(checkpoint: Path, arch: Any, config: Mapping[str, Any]) -> dict
     tensors: dict[str, Array] = {}
     experts: dict[str, list[tuple[int, Array]]] = {}
     for hub_name, tensor in Checkpoint.open(checkpoint).tensors.items():
-        for name, array in split(hub_name, tensor.widen(tensor.raw())).items():
+        if hub_name.startswith(f"model.layers.{config['num_hidden_layers']}."):
+            continue  # predicts the token after the next
+        for name, array in split(hub_name, tensor.widen(tensor.raw()), config).items():
             match = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)\.weight", name)
             if match:
                 stem = f"{match[1]}.{match[3]}"
@@ -124,9 +138,11 @@ def metadata(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "attention.head_count_kv": config["num_key_value_heads"],
         "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         "rope.freq_base": float(config.get("rope_theta", 10000.0)),
-        "expert_count": config.get("num_experts", config.get("num_local_experts")),
+        "expert_count": config.get("num_experts", config.get("num_local_experts", 0)),
         "expert_used_count": config["num_experts_per_tok"],
     }
+    if name.startswith("deepseek"):
+        values |= latent_metadata(config)
     if config.get("head_dim"):
         values |= dict.fromkeys(
             ("attention.key_length", "attention.value_length"), config["head_dim"]
@@ -152,6 +168,31 @@ def metadata(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def latent_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Of DeepSeek's attention and experts."""
+    rank, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    values: dict[str, Any] = {
+        "attention.head_count_kv": 1,
+        "attention.key_length": rank + rotated,
+        "attention.value_length": rank,
+        "attention.key_length_mla": config["qk_nope_head_dim"] + rotated,
+        "attention.value_length_mla": config["v_head_dim"],
+        "attention.kv_lora_rank": rank,
+        "rope.dimension_count": rotated,
+        "leading_dense_block_count": config["first_k_dense_replace"],
+        "expert_count": config["n_routed_experts"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_scale": float(config["routed_scaling_factor"]),
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_gating_func": 2 if config["scoring_func"] == "sigmoid" else 1,
+        "expert_group_count": config["n_group"],
+        "expert_group_used_count": config["topk_group"],
+    }
+    if config["q_lora_rank"]:
+        values["attention.q_lora_rank"] = config["q_lora_rank"]
+    return values
+
+
 def write_gguf(
     path: Path,
     arch: str,
@@ -162,7 +203,9 @@ def write_gguf(
 ) -> Path:
     writer = gguf.GGUFWriter(path, arch)
     for key, value in values.items():
-        if isinstance(value, int):
+        if isinstance(value, bool):
+            writer.add_bool(f"{arch}.{key}", value)
+        elif isinstance(value, int):
             writer.add_uint32(f"{arch}.{key}", value)
         elif isinstance(value, float):
             writer.add_float32(f"{arch}.{key}", value)
@@ -202,5 +245,41 @@ def test_gguf_and_checkpoint_give_the_same_files(name: str, shared: Path, tmp_pa
         assert (tmp_path / "gguf" / file).read_bytes() == (tmp_path / "hub" / file).read_bytes()
     kind = Types.MXFP4 if name == "gpt_oss" else Types.Q8_0
     path = write_gguf(tmp_path / "q.gguf", word, tensors, values, tokens, kind)
-    kept = {"gpt_oss": "mxfp4", "qwen2_moe": "f32"}.get(name, "q8")  # its shared expert is f32
+    shared_expert = name in ("qwen2_moe", "deepseek_v2", "deepseek_v3")  # which stays f32
+    kept = "f32" if shared_expert else "mxfp4" if name == "gpt_oss" else "q8"
     assert plan_conversion(path).dtypes["ffn"].name == kept
+
+
+def test_a_file_whose_keys_and_values_are_one_matrix_is_refused(
+    shared: Path, tmp_path: Path
+) -> None:
+    """Written by llama.cpp before April 2025."""
+    source = hub_checkpoint(shared, "deepseek_v2", tmp_path / "checkpoint")
+    config = json.loads((source / "config.json").read_text())
+    values = metadata("deepseek_v2", config)
+    del values["attention.key_length_mla"]
+    embeddings = {"token_embd.weight": np.zeros((config["vocab_size"], 64), np.float32)}
+    path = write_gguf(tmp_path / "m.gguf", "deepseek2", embeddings, values, {})
+    with pytest.raises(ConversionError, match=r"key_length_mla is missing: the file has kv_b as"):
+        plan_conversion(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("expert_gating_func", 3, "expert_gating_func is 3: supported are 1, softmax, and 2"),
+        ("rope.scaling.type", "longrope", "rope.scaling.type is 'longrope': supported are none"),
+        ("attention.value_length", 8, "attention.value_length is 8: expected 32"),
+        ("new_trick", True, "deepseek2.new_trick is True: a key that is not known"),
+    ],
+)
+def test_what_changes_the_numbers_is_refused_by_name(
+    key: str, value: Any, message: str, shared: Path, tmp_path: Path
+) -> None:
+    source = hub_checkpoint(shared, "deepseek_v2", tmp_path / "checkpoint")
+    config = json.loads((source / "config.json").read_text())
+    values = metadata("deepseek_v2", config) | {key: value}
+    embeddings = {"token_embd.weight": np.zeros((config["vocab_size"], 64), np.float32)}
+    path = write_gguf(tmp_path / "m.gguf", "deepseek2", embeddings, values, {})
+    with pytest.raises(ConversionError, match=message):
+        plan_conversion(path)
