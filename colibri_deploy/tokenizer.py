@@ -14,6 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from colibri_deploy.errors import ConversionError
+from colibri_deploy.pretokenizer import (
+    DIGIT,
+    DIGIT_RUNS,
+    GPT2,
+    MARKER_SPLIT,
+    ExpressionError,
+    compile_expression,
+)
 from colibri_deploy.tokenizer_section import (
     ADDED_FLAGS,
     BYTE_FALLBACK,
@@ -33,13 +41,9 @@ from colibri_deploy.tokenizer_section import (
     MARKER,
     MAX_IDS,
     MAX_STEPS,
+    NFC,
     NO_ID,
     PREPEND,
-    STEP_DIGIT,
-    STEP_DIGIT_RUNS,
-    STEP_GPT2,
-    STEP_LLAMA3,
-    STEP_MARKER,
     TEXT_BYTES,
     Added,
     Model,
@@ -51,13 +55,6 @@ from colibri_deploy.tokenizer_section import (
     unsupported,
     utf8,
 )
-
-# The expressions of `Split` pre-tokenizers that the engine has functions for
-EXPRESSIONS = {
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": STEP_GPT2,
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": STEP_LLAMA3,
-}
 
 Json = Mapping[str, Any]
 
@@ -91,11 +88,15 @@ def _read_normalizer(value: Any, pipeline: Pipeline) -> None:
             flag = PREPEND
         elif node.get("type") == "Replace" and _is_replace(node, " ", MARKER):
             flag = MARK_SPACES
+        elif node.get("type") == "NFC":
+            flag = NFC
         else:
             raise unsupported(f"the normalizer {json.dumps(node, ensure_ascii=False)}")
         if flag & pipeline.flags:
             raise unsupported(f"the normalizer {node['type']!r} twice")
         pipeline.flags |= flag
+    if pipeline.flags & NFC and pipeline.flags & (MARK_SPACES | PREPEND):
+        raise unsupported("the normalizer 'NFC' together with Replace or Prepend")
 
 
 def _prepend_scheme(node: Json) -> str:
@@ -110,14 +111,20 @@ def _prepend_scheme(node: Json) -> str:
     return str(scheme)
 
 
-def _split_step(node: Json) -> int:
-    pattern = _object(node.get("pattern"), "the pattern of Split")
-    step = EXPRESSIONS.get(str(pattern.get("Regex")))
-    # The expressions match all of any text, so these two keep the same pieces.
-    kept = (node.get("behavior"), bool(node.get("invert", False)))
-    if step is None or kept not in (("Isolated", False), ("Isolated", True), ("Removed", True)):
-        raise unsupported(f"the pre-tokenizer {json.dumps(node, ensure_ascii=False)}")
-    return step
+def _split_step(node: Json) -> str:
+    expression = _object(node.get("pattern"), "the pattern of Split").get("Regex")
+    name = f"the pre-tokenizer {json.dumps(node, ensure_ascii=False)}"
+    if not isinstance(expression, str):
+        raise unsupported(name)
+    try:
+        automaton = compile_expression(expression)
+    except ExpressionError as error:
+        raise unsupported(f"{name} ({error})") from None
+    kept = node.get("behavior"), bool(node.get("invert", False))
+    # What lies between matches stays, or there is nothing between them.
+    if kept[0] != "Isolated" and not (kept == ("Removed", True) and automaton.leaves_nothing):
+        raise unsupported(f"{name}, which drops or joins parts of the text,")
+    return expression
 
 
 def _read_pre_tokenizer(value: Any, pipeline: Pipeline) -> None:
@@ -132,16 +139,16 @@ def _read_pre_tokenizer(value: Any, pipeline: Pipeline) -> None:
                     raise unsupported(f"ByteLevel with add_prefix_space after {nodes[0]['type']}")
                 pipeline.lead = LEAD_SPACE
             if node.get("use_regex", True):
-                pipeline.steps.append(STEP_GPT2)
+                pipeline.steps.append(GPT2)
             pipeline.flags |= TEXT_BYTES
         elif kind == "Metaspace" and len(nodes) == 1:
             schemes = {"always": LEAD_MARKER, "first": LEAD_FIRST, "never": LEAD_NONE}
             pipeline.lead = schemes[_prepend_scheme(node)]
             pipeline.flags |= MARK_PIECES
             if node.get("split", True):
-                pipeline.steps.append(STEP_MARKER)
+                pipeline.steps.append(MARKER_SPLIT)
         elif kind == "Digits":
-            pipeline.steps.append(STEP_DIGIT if node.get("individual_digits") else STEP_DIGIT_RUNS)
+            pipeline.steps.append(DIGIT if node.get("individual_digits") else DIGIT_RUNS)
         elif kind == "Split":
             pipeline.steps.append(_split_step(node))
         else:

@@ -13,6 +13,7 @@ from typing import Any
 
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.gguf_file import GgufFile
+from colibri_deploy.pretokenizer import DIGIT, GPT2, LLAMA3
 from colibri_deploy.tokenizer_section import (
     ADDED_FLAGS,
     BYTE_FALLBACK,
@@ -27,9 +28,6 @@ from colibri_deploy.tokenizer_section import (
     MARK_SPACES,
     NO_ID,
     PREPEND,
-    STEP_DIGIT,
-    STEP_GPT2,
-    STEP_LLAMA3,
     TEXT_BYTES,
     Added,
     Model,
@@ -50,13 +48,13 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 
 # Pre-tokenizers of `gpt2` (llama.cpp's llama-vocab.cpp) whose checkpoints have no normaliser.
 _STEPS = {
-    "gpt-2": [STEP_GPT2],
-    "smollm": [STEP_DIGIT, STEP_GPT2],
-    "starcoder": [STEP_DIGIT, STEP_GPT2],
-    "refact": [STEP_DIGIT, STEP_GPT2],
-    "llama-bpe": [STEP_LLAMA3],
-    "llama3": [STEP_LLAMA3],
-    "llama-v3": [STEP_LLAMA3],
+    "gpt-2": [GPT2],
+    "smollm": [DIGIT, GPT2],
+    "starcoder": [DIGIT, GPT2],
+    "refact": [DIGIT, GPT2],
+    "llama-bpe": [LLAMA3],
+    "llama3": [LLAMA3],
+    "llama-v3": [LLAMA3],
 }
 
 
@@ -151,7 +149,7 @@ def _read_gpt2(metadata: _Metadata, vocab: dict[str, int]) -> tuple[Pipeline, Mo
         known = ", ".join(_STEPS)
         raise unsupported(f"the pre-tokenizer {name!r} ({_PREFIX}pre, known are {known})")
     steps = _STEPS[name]
-    llama3 = STEP_LLAMA3 in steps
+    llama3 = LLAMA3 in steps
     merges = []
     for merge in metadata.values("merges", str):
         cut = merge.find(" ", 1)

@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import struct
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from colibri_deploy.errors import ConversionError
+from colibri_deploy.pretokenizer import ExpressionError, compile_expression
+from colibri_deploy.unicode_sets import added_token_classes, combining_classes, decompositions
 
 NO_ID = 0xFFFFFFFF
 MARKER = "\u2581"  # what SentencePiece writes for a space
@@ -21,10 +24,11 @@ MAX_STEPS = 8
 # Tags of the chunks
 INFO, PIECE_ENDS, PIECE_FLAGS, PIECE_BYTES, SLOTS, BYTE_IDS, MERGE_STARTS = range(1, 8)
 MERGES, ADDED, ADDED_BYTES, PREFIX_IDS, SUFFIX_IDS, STEPS = range(8, 14)
+RANGES, TRANSITIONS, DECOMPOSITIONS, COMPOSITIONS = range(14, 18)
 
 # info.flags
-TEXT_BYTES, BYTE_FALLBACK, FUSE_UNK, IGNORE_MERGES, MARK_SPACES, PREPEND, MARK_PIECES = (
-    1 << bit for bit in range(7)
+TEXT_BYTES, BYTE_FALLBACK, FUSE_UNK, IGNORE_MERGES, MARK_SPACES, PREPEND, MARK_PIECES, NFC = (
+    1 << bit for bit in range(8)
 )
 # info.lead
 LEAD_NONE, LEAD_MARKER, LEAD_FIRST, LEAD_SPACE = range(4)
@@ -35,8 +39,6 @@ DECODE_BYTES, DECODE_MARKERS, DECODE_FALLBACK, DECODE_STRIP, DECODE_FIRST = (
 # flags of pieces and of added tokens
 PIECE_SPECIAL, PIECE_BYTE, PIECE_ABSENT = 1, 2, 4
 ADDED_FLAGS = {"special": 1, "lstrip": 2, "rstrip": 4, "single_word": 8, "normalized": 16}
-
-STEP_MARKER, STEP_GPT2, STEP_LLAMA3, STEP_DIGIT, STEP_DIGIT_RUNS = range(1, 6)
 
 
 class TokenizerError(ConversionError):
@@ -92,7 +94,7 @@ class Pipeline:
 
     flags: int = 0
     lead: int = LEAD_NONE
-    steps: list[int] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)  # expressions
     decoder: int = 0
 
     @property
@@ -102,6 +104,8 @@ class Pipeline:
 
     def normalize(self, text: str) -> str:
         """What the normaliser makes of a text."""
+        if self.flags & NFC:
+            text = unicodedata.normalize("NFC", text)
         if self.flags & PREPEND:
             text = MARKER + text
         return text.replace(" ", MARKER) if self.flags & MARK_SPACES else text
@@ -247,6 +251,42 @@ def _added_chunks(added: Sequence[Added]) -> dict[int, bytes]:
     return {ADDED: _u32(rows), ADDED_BYTES: bytes(pool)}
 
 
+def _ranges(ranges: Iterable[tuple[int, int]]) -> list[int]:
+    return [first << 8 | value for first, value in ranges]
+
+
+def _text_chunks(pipeline: Pipeline, added: Sequence[Added]) -> tuple[list[int], dict[int, bytes]]:
+    """What is known about characters, and the last two numbers of `info` about it."""
+    beside = ADDED_FLAGS["lstrip"] | ADDED_FLAGS["rstrip"] | ADDED_FLAGS["single_word"]
+    classes: list[int] = []
+    if any(token.flags & beside for token in added):
+        classes = _ranges(added_token_classes())
+    combining: list[int] = []
+    rows: list[tuple[int, ...]] = []
+    pairs: list[tuple[int, int, int]] = []
+    if pipeline.flags & NFC:
+        combining = _ranges(combining_classes())
+        rows, pairs = decompositions()
+    steps: list[int] = []
+    ranges = [*classes, *combining]
+    transitions: list[int] = []
+    for text in pipeline.steps:
+        try:
+            automaton = compile_expression(text)
+        except ExpressionError as error:
+            raise unsupported(f"the pre-tokenizer's expression ({error})") from None
+        ranges += _ranges(automaton.ranges)
+        steps += [len(automaton.ranges), automaton.n_symbols, len(automaton.transitions)]
+        transitions += [entry for row in automaton.transitions for entry in row]
+    return [len(classes), len(combining)], {
+        STEPS: _u32(steps),
+        RANGES: _u32(ranges),
+        TRANSITIONS: struct.pack(f"<{len(transitions)}H", *transitions),
+        DECOMPOSITIONS: _u32(n for row in rows for n in (*row, *[0] * (5 - len(row)))),
+        COMPOSITIONS: _u32(n for pair in pairs for n in pair),
+    }
+
+
 def _pack(chunks: Mapping[int, bytes]) -> bytes:
     table, body = [], bytearray()
     start = 16 + 12 * len(chunks)
@@ -275,7 +315,8 @@ def section_bytes(
             raise damaged(f"the post-processor adds the id {number!r}, which is no token")
     n_raw = sum(not token.normalized for token in added)
     flags = pipeline.flags | model.flags
-    info = [n_ids, flags, model.unk_id, pipeline.lead, pipeline.decoder, n_raw, 0, 0]
+    counts, text_chunks = _text_chunks(pipeline, added)
+    info = [n_ids, flags, model.unk_id, pipeline.lead, pipeline.decoder, n_raw, *counts]
     return _pack(
         {
             INFO: _u32(info),
@@ -284,6 +325,6 @@ def section_bytes(
             **_added_chunks(added),
             PREFIX_IDS: _u32(prefix),
             SUFFIX_IDS: _u32(suffix),
-            STEPS: _u32(pipeline.steps),
+            **text_chunks,
         }
     )

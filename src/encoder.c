@@ -5,7 +5,7 @@
 // between (a segment) is normalised; added tokens of the normalised kind are cut out; what lies
 // between (a piece) is cut into words; each word is merged.
 #include "bpe.h"
-#include "pretokenizer.h"
+#include "normalizer.h"
 #include "unicode.h"
 
 #include <stdlib.h>
@@ -68,10 +68,10 @@ static size_t previous_character(const uint8_t *p, size_t i)
     return i;
 }
 
-static bool in_classes(const uint8_t *p, size_t i, size_t n, unsigned set)
+static bool is(const struct clb_tokenizer *t, uint8_t class, const uint8_t *p, size_t i, size_t n)
 {
     uint32_t cp;
-    return clb_utf8_next(p + i, n - i, &cp) > 0 && 1u << clb_unicode_class(cp) & set;
+    return clb_utf8_next(p + i, n - i, &cp) > 0 && clb_range_value(&t->classes, cp) == class;
 }
 
 // The first added token of added[low, high) at or after *from, which moves on behind it. The
@@ -80,8 +80,6 @@ static bool in_classes(const uint8_t *p, size_t i, size_t n, unsigned set)
 static bool next_match(const struct clb_tokenizer *t, uint32_t low, uint32_t high, const uint8_t *p,
                        size_t n, size_t *from, size_t after, struct match *m)
 {
-    const unsigned word = 1 << CLB_LETTER | 1 << CLB_MARK | 1 << CLB_NUMBER;
-    const unsigned space = 1 << CLB_SPACE;
     for (size_t i = *from; low < high && i < n;) {
         const uint8_t *added = longest_added(t, low, high, p + i, n - i);
         if (!added) {
@@ -92,16 +90,16 @@ static bool next_match(const struct clb_tokenizer *t, uint32_t low, uint32_t hig
         uint32_t flags = clb_u32(added + 4);
         i = end;
         if (flags & CLB_ADDED_SINGLE_WORD &&
-            ((start && in_classes(p, previous_character(p, start), n, word)) ||
-             in_classes(p, end, n, word)))
+            ((start && is(t, CLB_CLASS_WORD, p, previous_character(p, start), n)) ||
+             is(t, CLB_CLASS_WORD, p, end, n)))
             continue;
         if (flags & CLB_ADDED_LSTRIP) {
-            while (start && in_classes(p, previous_character(p, start), n, space))
+            while (start && is(t, CLB_CLASS_SPACE, p, previous_character(p, start), n))
                 start = previous_character(p, start);
             start = start > after ? start : after;
         }
         if (flags & CLB_ADDED_RSTRIP)
-            while (in_classes(p, end, n, space))
+            while (is(t, CLB_CLASS_SPACE, p, end, n))
                 end += (size_t)clb_utf8_next(p + end, n - end, &(uint32_t){0});
         *from = i;
         *m = (struct match){clb_u32(added), flags, start, end};
@@ -155,7 +153,7 @@ static int encode_piece(struct encoder *e, const uint8_t *p, size_t n, bool firs
         if (!p)
             return COLIBRI_ERROR_MEMORY;
     }
-    return clb_pretokenize(t->chunk[CLB_STEPS], t->n_steps, p, n, word, e);
+    return clb_pretokenize(t->steps, t->n_steps, p, n, word, e);
 }
 
 // Cuts added tokens out of p[n], raw ones first; then the normalised ones out of what is left.
@@ -173,12 +171,17 @@ static int encode_text(struct encoder *e, const uint8_t *p, size_t n, bool first
         } else if (start < end) {
             const uint8_t *segment = p + start;
             size_t size = end - start;
-            if (t->flags & (CLB_MARK_SPACES | CLB_PREPEND))
+            if (t->flags & CLB_NFC) {
+                rc = clb_normalize(t, segment, size, &e->segment, &e->segment_size, &size);
+                segment = e->segment;
+            } else if (t->flags & (CLB_MARK_SPACES | CLB_PREPEND)) {
                 segment =
                     rewrite(&e->segment, &e->segment_size, t->flags & CLB_PREPEND ? CLB_MARKER : "",
                             segment, &size, t->flags & CLB_MARK_SPACES);
-            rc = segment ? encode_text(e, segment, size, first && !start, false)
-                         : COLIBRI_ERROR_MEMORY;
+                rc = segment ? COLIBRI_OK : COLIBRI_ERROR_MEMORY;
+            }
+            if (rc == COLIBRI_OK)
+                rc = encode_text(e, segment, size, first && !start, false);
         }
         if (!found)
             break;
@@ -221,7 +224,11 @@ int clb_tokenizer_encode(const struct clb_tokenizer *t, const char *text, size_t
     }
     free(e.segment);
     free(e.piece);
-    if (rc != COLIBRI_OK)
+    if (rc == COLIBRI_ERROR_FORMAT)
+        clb_error(error, rc,
+                  "section tokenizer: its tables make this text endless; convert the "
+                  "checkpoint again");
+    else if (rc != COLIBRI_OK)
         clb_error(error, rc, "no memory to tokenize %llu bytes; use a shorter text",
                   (unsigned long long)n);
     for (size_t i = 0; rc == COLIBRI_OK && i < e.bpe.n_ids; i++)

@@ -1,29 +1,34 @@
 // SPDX-FileCopyrightText: 2026 The Colibri authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cuts text into the words within which tokens are merged.
+// Cuts text into the words within which tokens are merged. How is data: the file has an automaton
+// for each step, which conversion made of the checkpoint's regular expression.
 #ifndef CLB_PRETOKENIZER_H
 #define CLB_PRETOKENIZER_H
 
-#include "base.h"
+#include "unicode.h"
 
-// A step cuts every piece that the step before it made. The numbers stand in the file.
-enum clb_step {
-    CLB_STEP_MARKER = 1,     // before every marker (U+2581)
-    CLB_STEP_GPT2 = 2,       // the expression of GPT-2
-    CLB_STEP_LLAMA3 = 3,     // the expression of Llama 3
-    CLB_STEP_DIGIT = 4,      // every digit alone
-    CLB_STEP_DIGIT_RUNS = 5, // between digits and others
+enum {
+    CLB_MAX_STEPS = 8,
+    CLB_MATCH = 0x8000, // in a transition: a match ends before this character
+    CLB_STOP = 0x7FFF   // the state in which no match can follow
 };
 
-bool clb_pretokenizer_known(uint32_t step);
+// A step cuts every piece that the step before it made: into matches and what lies between.
+struct clb_split {
+    struct clb_ranges symbols;  // of characters; each is below n_symbols
+    const uint8_t *transitions; // little-endian uint16 [n_states][n_symbols + 1]; last: end of text
+    uint32_t n_symbols, n_states;
+};
 
-// Gets a word; anything but 0 ends the cutting.
+// Gets a word; anything but COLIBRI_OK ends the cutting.
 typedef int (*clb_word_fn)(void *user, const uint8_t *p, size_t n);
 
-// `steps`: n_steps little-endian uint32, all of them known. p[n] is valid UTF-8.
-// Takes time linear in n; returns what `word` returned last.
-int clb_pretokenize(const uint8_t *steps, uint32_t n_steps, const uint8_t *p, size_t n,
+// p[n] is valid UTF-8. Returns what `word` returned last, or COLIBRI_ERROR_FORMAT if the steps
+// would look at more than CLB_MAX_WORK characters for each byte: what real ones need is at most 5
+// for each step, so that no file makes this take longer than linear time.
+enum { CLB_MAX_WORK = 64 };
+int clb_pretokenize(const struct clb_split *steps, uint32_t n_steps, const uint8_t *p, size_t n,
                     clb_word_fn word, void *user);
 
 #endif

@@ -2,12 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenizer.h"
 
-#include "pretokenizer.h"
 #include "unicode.h"
 
 #include <stdlib.h>
 
-enum { HEADER_SIZE = 16, ENTRY_SIZE = 12, INFO_SIZE = 32, MERGE_SIZE = 12, ADDED_SIZE = 16 };
+enum {
+    HEADER_SIZE = 16,
+    ENTRY_SIZE = 12,
+    INFO_SIZE = 32,
+    MERGE_SIZE = 12,
+    ADDED_SIZE = 16,
+    STEP_SIZE = 12
+};
 
 static int bad(colibri_error *e, const char *what)
 {
@@ -65,20 +71,11 @@ static int open_info(struct clb_tokenizer *t, colibri_error *e)
     t->decoder = word_at(t, CLB_INFO, 4);
     t->n_added_raw = word_at(t, CLB_INFO, 5);
     if (t->flags & ~(uint32_t)CLB_ALL_FLAGS || t->lead > CLB_LEAD_SPACE ||
-        t->decoder & ~(uint32_t)CLB_DECODE_ALL || word_at(t, CLB_INFO, 6) ||
-        word_at(t, CLB_INFO, 7))
+        t->decoder & ~(uint32_t)CLB_DECODE_ALL ||
+        (t->flags & CLB_NFC && t->flags & (CLB_MARK_SPACES | CLB_PREPEND)))
         return bad(e, "the chunk info asks for something unknown");
     if (t->unk_id != CLB_NO_ID && t->unk_id >= t->n_ids)
         return bad(e, "the unknown token is none of its tokens");
-    t->n_steps = t->size[CLB_STEPS] / 4;
-    if (t->size[CLB_STEPS] % 4 || t->n_steps > CLB_MAX_STEPS)
-        return bad(e, "the pre-tokenizer has too many steps");
-    for (uint32_t i = 0; i < t->n_steps; i++)
-        if (!clb_pretokenizer_known(word_at(t, CLB_STEPS, i)))
-            return clb_error(e, COLIBRI_ERROR_FORMAT,
-                             "section tokenizer: pre-tokenizer %lu is not known; use a newer "
-                             "colibri",
-                             (unsigned long)word_at(t, CLB_STEPS, i));
     return COLIBRI_OK;
 }
 
@@ -163,6 +160,72 @@ static int open_added(struct clb_tokenizer *t, colibri_error *e)
     return COLIBRI_OK;
 }
 
+// The next n of the ranges, *used of which are taken. False if they are not there or no ranges.
+static bool take_ranges(const struct clb_tokenizer *t, uint32_t *used, uint32_t n,
+                        struct clb_ranges *ranges)
+{
+    if (n > t->size[CLB_RANGES] / 4 - *used)
+        return false;
+    *ranges = (struct clb_ranges){t->chunk[CLB_RANGES] + 4 * (size_t)*used, n};
+    for (uint32_t i = 1; i < n; i++)
+        if (clb_u32(ranges->p + 4 * i) >> 8 <= clb_u32(ranges->p + 4 * i - 4) >> 8)
+            return false;
+    *used += n;
+    return true;
+}
+
+static bool symbols_fit(const struct clb_split *step)
+{
+    for (uint32_t i = 0; i < step->symbols.n; i++)
+        if (step->symbols.p[4 * i] >= step->n_symbols)
+            return false;
+    return true;
+}
+
+// The ranges and automata that follow each other in their chunks
+static int open_steps(struct clb_tokenizer *t, colibri_error *e)
+{
+    t->n_steps = t->size[CLB_STEPS] / STEP_SIZE;
+    if (t->size[CLB_STEPS] % STEP_SIZE || t->n_steps > CLB_MAX_STEPS)
+        return bad(e, "the pre-tokenizer has too many steps");
+    uint32_t n_ranges = 0;
+    size_t n_entries = 0, entries = t->size[CLB_TRANSITIONS] / 2;
+    bool ok = take_ranges(t, &n_ranges, word_at(t, CLB_INFO, 6), &t->classes) &&
+              take_ranges(t, &n_ranges, word_at(t, CLB_INFO, 7), &t->combining);
+    for (uint32_t i = 0; ok && i < t->n_steps; i++) {
+        struct clb_split *step = &t->steps[i];
+        step->n_symbols = word_at(t, CLB_STEPS, 3 * i + 1);
+        step->n_states = word_at(t, CLB_STEPS, 3 * i + 2);
+        step->transitions = t->chunk[CLB_TRANSITIONS] + 2 * n_entries;
+        ok = step->n_symbols - 1 < 256 && step->n_states - 1 < CLB_STOP &&
+             take_ranges(t, &n_ranges, word_at(t, CLB_STEPS, 3 * i), &step->symbols) &&
+             symbols_fit(step);
+        if (!ok || (step->n_symbols + 1) * step->n_states > entries - n_entries)
+            return bad(e, "a step of the pre-tokenizer does not fit its tables");
+        size_t end = n_entries + (step->n_symbols + 1) * step->n_states;
+        for (; n_entries < end; n_entries++) {
+            uint32_t state = clb_u16(t->chunk[CLB_TRANSITIONS] + 2 * n_entries) & CLB_STOP;
+            if (state != CLB_STOP && state >= step->n_states)
+                return bad(e, "a transition of the pre-tokenizer leads nowhere");
+        }
+    }
+    if (!ok || 4 * n_ranges != t->size[CLB_RANGES] || 2 * n_entries != t->size[CLB_TRANSITIONS])
+        return bad(e, "the ranges of characters are damaged");
+    return COLIBRI_OK;
+}
+
+// Every number of a table for the normal form is a character, or 0
+static int open_characters(struct clb_tokenizer *t, enum clb_chunk chunk, uint32_t row,
+                           colibri_error *e)
+{
+    if (t->size[chunk] % row)
+        return bad(e, "a table of characters has another size");
+    for (uint32_t i = 0; i < t->size[chunk] / 4; i++)
+        if (word_at(t, chunk, i) >= 0x110000 || word_at(t, chunk, i) - 0xD800 < 0x800)
+            return bad(e, "a table of characters holds something else");
+    return COLIBRI_OK;
+}
+
 int clb_tokenizer_open(struct clb_tokenizer *t, const uint8_t *blob, size_t size,
                        uint32_t vocab_size, colibri_error *error)
 {
@@ -177,6 +240,12 @@ int clb_tokenizer_open(struct clb_tokenizer *t, const uint8_t *blob, size_t size
         rc = open_merges(t, error);
     if (rc == COLIBRI_OK)
         rc = open_added(t, error);
+    if (rc == COLIBRI_OK)
+        rc = open_steps(t, error);
+    if (rc == COLIBRI_OK)
+        rc = open_characters(t, CLB_DECOMPOSITIONS, CLB_DECOMPOSITION_SIZE, error);
+    if (rc == COLIBRI_OK)
+        rc = open_characters(t, CLB_COMPOSITIONS, CLB_COMPOSITION_SIZE, error);
     if (rc != COLIBRI_OK)
         return rc;
     for (int tag = CLB_PREFIX_IDS; tag <= CLB_SUFFIX_IDS; tag++) {

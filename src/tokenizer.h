@@ -6,12 +6,17 @@
 #ifndef CLB_TOKENIZER_H
 #define CLB_TOKENIZER_H
 
-#include "base.h"
+#include "pretokenizer.h"
 
 #define CLB_NO_ID 0xFFFFFFFFu
 #define CLB_MARKER "\xE2\x96\x81" // U+2581, which stands for a space in SentencePiece's tokens
 
-enum { CLB_MARKER_SIZE = 3, CLB_MAX_PROBES = 32, CLB_MAX_STEPS = 8 };
+enum {
+    CLB_MARKER_SIZE = 3,
+    CLB_MAX_PROBES = 32,
+    CLB_DECOMPOSITION_SIZE = 20, // bytes of a row
+    CLB_COMPOSITION_SIZE = 12
+};
 
 // Chunks of the section, by their tag.
 enum clb_chunk {
@@ -28,7 +33,11 @@ enum clb_chunk {
     CLB_PREFIX_IDS = 11,
     CLB_SUFFIX_IDS = 12,
     CLB_STEPS = 13,
-    CLB_N_CHUNKS = 14
+    CLB_RANGES = 14,
+    CLB_TRANSITIONS = 15,
+    CLB_DECOMPOSITIONS = 16,
+    CLB_COMPOSITIONS = 17,
+    CLB_N_CHUNKS = 18
 };
 
 enum {                     // info.flags
@@ -39,7 +48,8 @@ enum {                     // info.flags
     CLB_MARK_SPACES = 16,  // normalizer: spaces become markers
     CLB_PREPEND = 32,      // normalizer: a marker before every segment
     CLB_MARK_PIECES = 64,  // pre-tokenizer: spaces become markers
-    CLB_ALL_FLAGS = 127
+    CLB_NFC = 128,         // normalizer: Unicode's normal form C
+    CLB_ALL_FLAGS = 255
 };
 
 enum { // info.lead: what the pre-tokenizer puts before a piece that does not begin with it
@@ -65,6 +75,11 @@ enum {                     // piece flags
     CLB_PIECE_ALL = 7
 };
 
+enum { // values of `classes`
+    CLB_CLASS_WORD = 1,
+    CLB_CLASS_SPACE = 2
+};
+
 enum { // flags of added tokens
     CLB_ADDED_SPECIAL = 1,
     CLB_ADDED_LSTRIP = 2,
@@ -80,7 +95,10 @@ struct clb_tokenizer {
     uint32_t vocab_size;                // of the model
     uint32_t n_ids, flags, unk_id, lead, decoder;
     uint32_t n_slots, n_added, n_steps;
-    uint32_t n_added_raw; // added[0, n_added_raw) are looked for in the text as given
+    struct clb_split steps[CLB_MAX_STEPS];
+    struct clb_ranges classes;   // what may stand beside added tokens
+    struct clb_ranges combining; // Unicode's combining classes
+    uint32_t n_added_raw;        // added[0, n_added_raw) are looked for in the text as given
 };
 
 // Checks the whole blob, which must outlive *t; whatever it holds, the functions below stay

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unicode.h"
 
-#include "unicode_table.h"
-
 int clb_utf8_next(const uint8_t *p, size_t n, uint32_t *cp)
 {
     if (!n)
@@ -58,40 +56,28 @@ size_t clb_utf8_valid(const uint8_t *p, size_t n)
     return i;
 }
 
-enum clb_class clb_unicode_class(uint32_t cp)
+size_t clb_utf8_put(uint8_t out[4], uint32_t cp)
 {
-    if (cp < 0x80) { // most of most texts
-        if ((cp | 0x20) - 'a' < 26)
-            return CLB_LETTER;
-        if (cp - '0' < 10)
-            return CLB_NUMBER;
-        if (cp == '_')
-            return CLB_MARK;
-        return cp == ' ' || cp - '\t' < 5 ? CLB_SPACE : CLB_OTHER;
+    if (cp < 0x80) {
+        out[0] = (uint8_t)cp;
+        return 1;
     }
-    if (cp > 0x10FFFF)
-        return CLB_OTHER;
-    size_t low = 0, high = sizeof(clb_unicode_starts) / sizeof(*clb_unicode_starts);
-    while (high - low > 1) {
-        size_t middle = (low + high) / 2;
-        if (clb_unicode_starts[middle] <= cp)
-            low = middle;
+    size_t n = cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+    for (size_t i = n; --i; cp >>= 6)
+        out[i] = (uint8_t)(0x80 | (cp & 0x3F));
+    out[0] = (uint8_t)(0xF00 >> n | cp);
+    return n;
+}
+
+uint8_t clb_range_value(const struct clb_ranges *ranges, uint32_t cp)
+{
+    uint32_t low = 0, high = ranges->n;
+    while (low < high) { // the first range behind cp
+        uint32_t middle = low + (high - low) / 2;
+        if (clb_u32(ranges->p + 4 * (size_t)middle) >> 8 <= cp)
+            low = middle + 1;
         else
             high = middle;
     }
-    // Runs of one class: 3 bits class, then length - 1 in 4 bits and as many groups of 7 as
-    // the top bits announce. The runs reach U+10FFFF, so this ends.
-    const uint8_t *p = clb_unicode_runs + clb_unicode_offsets[low];
-    for (uint32_t end = clb_unicode_starts[low];;) {
-        uint8_t byte = *p++;
-        enum clb_class class = (enum clb_class)(byte & 7);
-        uint32_t length = byte >> 3 & 15;
-        for (int shift = 4; byte & 0x80; shift += 7) {
-            byte = *p++;
-            length |= (uint32_t)(byte & 0x7F) << shift;
-        }
-        end += length + 1;
-        if (cp < end)
-            return class;
-    }
+    return low ? ranges->p[4 * (size_t)(low - 1)] : 0;
 }

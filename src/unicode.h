@@ -1,22 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Colibri authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// UTF-8, and the classes of characters that pre-tokenizers split on.
+// UTF-8, and what the file says about characters: Unicode's tables are data of a tokenizer that
+// needs them, in the version that the checkpoint's library knows.
 #ifndef CLB_UNICODE_H
 #define CLB_UNICODE_H
 
 #include "base.h"
-
-// The numbers stand in unicode_table.h, which tests/engine/make_unicode.py writes.
-enum clb_class {
-    CLB_OTHER = 0,
-    CLB_LETTER = 1,   // \p{L}
-    CLB_MARK = 2,     // \w, but neither \p{L} nor \p{N}: combining marks, connectors
-    CLB_NUMBER = 3,   // \p{N} and \w: decimal digits, letter numbers
-    CLB_FIGURE = 4,   // \p{N}, not \w: superscripts, fractions
-    CLB_SPACE = 5,    // \s
-    CLB_NEW_DIGIT = 6 // a number to `Digits`, not yet to \p{N}: the two know different Unicodes
-};
 
 // Reads one character at p[n]. Returns its length (1 to 4) and stores it in *cp; 0 if the
 // bytes are a proper beginning of a character (or none); -k if the first k bytes are no part
@@ -26,6 +16,16 @@ int clb_utf8_next(const uint8_t *p, size_t n, uint32_t *cp);
 // Length of the longest valid UTF-8 text at the start of p[n].
 size_t clb_utf8_valid(const uint8_t *p, size_t n);
 
-enum clb_class clb_unicode_class(uint32_t cp);
+// Writes one character; returns its length.
+size_t clb_utf8_put(uint8_t out[4], uint32_t cp);
+
+// A value for every code point: little-endian uint32 [n], each the first code point of a range,
+// times 256, plus its value; rising.
+struct clb_ranges {
+    const uint8_t *p;
+    uint32_t n; // 0: every value is 0
+};
+
+uint8_t clb_range_value(const struct clb_ranges *ranges, uint32_t cp);
 
 #endif

@@ -1,9 +1,11 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes src/unicode_table.h: `python tests/engine/make_unicode.py > src/unicode_table.h`.
+"""Writes the package's Unicode table:
 
-The classes are those of the `tokenizers` library itself, asked one code point at a time: its
-regular expressions, its `Digits` and its added tokens know three versions of Unicode, and ids
+    python tests/engine/make_unicode.py > colibri_deploy/unicode_table.py
+
+All of it is asked of the `tokenizers` library itself, one code point at a time: its regular
+expressions, its `Digits`, its added tokens and its NFC know several versions of Unicode, and ids
 are compared with that library, not with a standard. Run it again when the library moves on.
 """
 
@@ -11,19 +13,28 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, models
+from tokenizers.normalizers import NFC, NFD
 from tokenizers.pre_tokenizers import Digits, Split
 
-# The names and values of enum clb_class in src/unicode.h.
-OTHER, LETTER, MARK, NUMBER, FIGURE, SPACE, NEW_DIGIT = range(7)
-N_CODE_POINTS = 0x110000
-RUNS_PER_BLOCK = 64
 BATCH = 4096
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
-CODE_POINTS = [c for c in range(N_CODE_POINTS) if not 0xD800 <= c < 0xE000]
+# One mark of each canonical combining class that the library knows (Unicode's UnicodeData.txt)
+REPRESENTATIVES = {
+    1: 0x334, 7: 0x93C, 8: 0x3099, 9: 0x94D, 10: 0x5B0, 11: 0x5B1, 12: 0x5B2,
+    13: 0x5B3, 14: 0x5B4, 15: 0x5B5, 16: 0x5B6, 17: 0x5B7, 18: 0x5B8, 19: 0x5B9, 20: 0x5BB,
+    21: 0x5BC, 22: 0x5BD, 23: 0x5BF, 24: 0x5C1, 25: 0x5C2, 26: 0xFB1E, 27: 0x64B, 28: 0x64C,
+    29: 0x64D, 30: 0x618, 31: 0x619, 32: 0x61A, 33: 0x651, 34: 0x652, 35: 0x670, 36: 0x711,
+    84: 0xC55, 91: 0xC56, 103: 0xE38, 107: 0xE48, 118: 0xEB8, 122: 0xEC8, 129: 0xF71, 130: 0xF72,
+    132: 0xF74, 202: 0x321, 214: 0x1DCE, 216: 0x31B, 218: 0x302A, 220: 0x323, 222: 0x59A,
+    224: 0x302E, 226: 0x1D16D, 228: 0x302B, 230: 0x300, 232: 0x315, 233: 0x35C, 234: 0x35D,
+    240: 0x345,
+}  # fmt: skip
 
 
 def batches() -> list[list[int]]:
@@ -64,70 +75,106 @@ def word_characters() -> set[int]:
     return found
 
 
-def classes() -> list[int]:
-    """The class of every code point; surrogates, which no text holds, are OTHER."""
-    letters, numbers, spaces = matched(r"\p{L}"), matched(r"\p{N}"), matched(r"\s")
-    numeric, words = digits(), word_characters()
-    assert letters <= words
-    assert numbers <= numeric
-    assert not spaces & words
-    assert not (numeric - numbers) & words
-    result = [OTHER] * N_CODE_POINTS
-    for members, value in (
-        (words, MARK),
-        (numeric, NEW_DIGIT),
-        (numbers, FIGURE),
-        (numbers & words, NUMBER),
-        (letters, LETTER),
-        (spaces, SPACE),
-    ):
-        for c in members:
-            result[c] = value
+def classes() -> list[str]:
+    """The class of every code point; surrogates, which no text holds, are of the class C.
+
+    A general category, or its first letter, or C for all that is none of these; W for white
+    space; then _ for a word character that is neither letter nor mark, and 0 for a character that
+    `Digits` takes for one and \\p{N} does not.
+    """
+    result = ["C"] * 0x110000
+    for name in ("Lu", "Lt", "Ll", "Lm", "Lo", "M", "N", "P", "S"):
+        for c in matched(rf"\p{{{name}}}"):
+            assert result[c] == "C", (hex(c), name)
+            result[c] = name
+    spaces, words, numeric = matched(r"\s"), word_characters(), digits()
+    for c in CODE_POINTS:
+        kind = result[c]
+        if c in spaces:
+            assert kind == "C"
+            assert c not in words
+            result[c] = "W"
+        elif kind[0] in "LM":
+            assert c in words
+        else:
+            assert kind != "N" or c in numeric
+            new = c in numeric and kind != "N"
+            result[c] = kind + ("_" if c in words else "") + ("0" if new else "")
     return result
 
 
-def runs(values: list[int]) -> list[tuple[int, int, int]]:
-    """(first code point, length, class) of each run of equal values."""
-    changes = [c for c in range(1, len(values)) if values[c] != values[c - 1]]
-    return [(a, b - a, values[a]) for a, b in pairwise([0, *changes, len(values)])]
+def decompositions() -> dict[int, str]:
+    """The full canonical decompositions, without those of Hangul syllables."""
+    found = {}
+    for c in CODE_POINTS:
+        if not 0xAC00 <= c < 0xAC00 + 11172:
+            parts = NFD().normalize_str(chr(c))
+            if parts != chr(c):
+                found[c] = parts
+    return found
 
 
-def encode_run(length: int, value: int) -> bytes:
-    rest = (length - 1) >> 4
-    out = [value | ((length - 1) & 15) << 3 | (0x80 if rest else 0)]
-    while rest:
-        out.append(rest & 0x7F | (0x80 if rest >> 7 else 0))
-        rest >>= 7
-    return bytes(out)
+def combining_classes() -> list[int]:
+    """The canonical combining class of every code point, by what NFD puts in order."""
+    order = NFD().normalize_str
+
+    def goes_first(a: int, b: int) -> bool:
+        """Whether the class of `b` is below that of `a`, and not 0."""
+        return order("a" + chr(a) + chr(b)) != "a" + order(chr(a)) + order(chr(b))
+
+    ranks = sorted(REPRESENTATIVES)
+    assert all(
+        goes_first(REPRESENTATIVES[high], REPRESENTATIVES[low])
+        for i, high in enumerate(ranks)
+        for low in ranks[:i]
+    )
+    result = [0] * 0x110000
+    composed = decompositions()
+    for c in CODE_POINTS:
+        if c in composed:
+            continue  # never left in a decomposed text
+        if goes_first(0x345, c) or goes_first(c, 0x334) or c in REPRESENTATIVES.values():
+            above = [rank for rank in ranks if goes_first(REPRESENTATIVES[rank], c)]
+            result[c] = ranks[len(ranks) - len(above) - 1]
+            assert not goes_first(c, REPRESENTATIVES[result[c]]), hex(c)
+    return result
 
 
-def lines(numbers: list[int], form: str) -> str:
-    text = " ".join(form.format(n) + "," for n in numbers)
-    return textwrap.fill(text, 100, initial_indent="    ", subsequent_indent="    ")
+def runs(values: Sequence[object]) -> list[str]:
+    """Each run of equal values: the value, and how many there are if more than one."""
+    counted = [(value, len(list(run))) for value, run in groupby(values)]
+    return [f"{value}:{count}" if count > 1 else f"{value}" for value, count in counted]
+
+
+def spelled() -> list[str]:
+    out = []
+    following = -1
+    for c, parts in decompositions().items():
+        if c != following:
+            out.append(f"@{c:X}")
+        following = c + 1
+        again = NFC().normalize_str(parts) == chr(c)
+        out.append(("+" if again else "-").join(f"{ord(part):X}" for part in parts))
+    return out
+
+
+def assignment(name: str, words: Iterable[str]) -> str:
+    return f'{name} = """\n{textwrap.fill(" ".join(words), 100)}\n"""\n'
 
 
 def main() -> None:
-    data = bytearray()
-    starts, offsets = [], []
-    for index, (first, length, value) in enumerate(runs(classes())):
-        if index % RUNS_PER_BLOCK == 0:
-            starts.append(first)
-            offsets.append(len(data))
-        data += encode_run(length, value)
     sys.stdout.write(
-        "// SPDX-FileCopyrightText: 2026 The Colibri authors\n"
-        "// SPDX-License-Identifier: Apache-2.0\n"
-        "//\n"
-        f"// Written by tests/engine/make_unicode.py from tokenizers {tokenizers.__version__}."
-        " Do not edit.\n"
-        "// clang-format off\n"
-        "#include <stdint.h>\n\n"
-        "// First code point and first byte of every "
-        f"{RUNS_PER_BLOCK}th run.\n"
-        f"static const uint32_t clb_unicode_starts[] = {{\n{lines(starts, '0x{:05X}')}\n}};\n"
-        f"static const uint16_t clb_unicode_offsets[] = {{\n{lines(offsets, '{}')}\n}};\n\n"
-        "// Runs of code points of one class; unicode.c reads them.\n"
-        f"static const uint8_t clb_unicode_runs[] = {{\n{lines(list(data), '{}')}\n}};\n"
+        "# SPDX-FileCopyrightText: 2026 The Colibri authors\n"
+        "# SPDX-License-Identifier: Apache-2.0\n"
+        f'"""Written by tests/engine/make_unicode.py from tokenizers {tokenizers.__version__}; '
+        'unicode_sets.py reads it."""\n\n'
+        "# Classes of characters, from U+0000 on: name:number of code points (1)\n"
+        + assignment("CLASSES", runs(classes()))
+        + "\n# Canonical combining classes, from U+0000 on: class:number of code points (1)\n"
+        + assignment("COMBINING_CLASSES", runs(combining_classes()))
+        + "\n# Full canonical decompositions of code points that follow each other from @ on; "
+        "NFC\n# composes those with + again. Hangul syllables are left out.\n"
+        + assignment("DECOMPOSITIONS", spelled())
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from colibri_deploy.process import Completed, run
 from colibri_deploy.targets import machine_arch
 
-TOKENIZER = ("bpe", "decoder", "encoder", "pretokenizer", "tokenizer", "unicode")
+TOKENIZER = ("bpe", "decoder", "encoder", "normalizer", "pretokenizer", "tokenizer", "unicode")
 # A word of the lines of each part in the linker's map.
 PARTS = {
     "engine": "/transformer.c.o)",

@@ -16,20 +16,32 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from tokenizers.pre_tokenizers import Digits, Split
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers.normalizers import NFC, NFD
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
 
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.tokenizer import build_tokenizer_section
 
-FIXTURES = ("mixtral", "starcoder_moe", "llama")
-SOURCES = ("bpe", "decoder", "encoder", "error", "pretokenizer", "tokenizer", "unicode")
+FIXTURES = (
+    "deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "granitemoe", "llama", "mixtral", "olmoe",
+    "phimoe", "qwen2_moe", "qwen3_moe", "starcoder_moe",
+)  # fmt: skip
+BYTE_LEVEL_KINDS = (
+    "deepseek_v3", "gpt_oss", "granitemoe", "llama", "qwen3_moe", "starcoder_moe",
+)  # fmt: skip
+KINDS = ("mixtral", *BYTE_LEVEL_KINDS)  # one fixture of each kind of tokenizer
+FIRST_KINDS = ("mixtral", "starcoder_moe", "llama")
+SOURCES = (
+    "bpe", "decoder", "encoder", "error", "normalizer", "pretokenizer", "tokenizer", "unicode",
+)  # fmt: skip
 OK, ERROR_FORMAT, ERROR_INPUT = 0, 5, 11
 MARKER = "\u2581"
 Json = dict[str, Any]
@@ -138,7 +150,7 @@ WORDS = [
     "the", "The", "mixture", "of", "experts", "router", "token", "layer", "naïve", "Straße",
     "世界", "人工智能", "こんにちは", "привет", "مرحبا", "שלום", "नमस्ते", "สวัสดี", "한국어",
     "e\u0301", "Ǆ", "ﬁ", "İ", "ſ", "\u212a", "<0x41>", "<0xE4>", MARKER, MARKER + MARKER, "_",
-    "__x",
+    "__x", "e\u0323\u0301", "\u1112\u1161\u11ab", "\u09c7\u09be", "\u212b", "a\u0345\u0334\u0301",
 ]  # fmt: skip
 
 
@@ -222,34 +234,105 @@ def load(shared: Path, name: str) -> Json:
 # --- Unicode ---
 
 
-def test_classes_of_all_code_points_are_those_of_the_library(engine: Engine) -> None:
-    points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    batches = [points[i : i + 8192] for i in range(0, len(points), 8192)]
+def words(engine: Engine, text: str) -> list[str]:
+    data = text.encode()
+    ends = [end for (end,) in struct.iter_unpack("<I", engine.result("w", data))]
+    return [data[a:b].decode() for a, b in pairwise([0, *ends])]
 
-    def pieces(split: Any) -> set[int]:
-        """Those that are a piece of their own (all) between two letters of ours."""
-        found = set()
-        for batch in batches:
-            text = "".join(f"ab{chr(c)}" for c in batch)
-            found |= {ord(piece) for piece, _ in split.pre_tokenize_str(text) if len(piece) == 1}
-        return found
 
-    classes = engine.result("c")
-    ours = {k: {c for c in points if classes[c] == k} for k in range(7)}
-    assert set(classes) == set(range(7))
-    assert ours[3] | ours[4] == pieces(Split(Regex(r"\p{N}"), "isolated"))
-    assert ours[5] == pieces(Split(Regex(r"\s"), "isolated"))
-    assert ours[3] | ours[4] | ours[6] == pieces(Digits(individual_digits=True))
-    letters = Split(Regex(r"\p{L}"), "removed", invert=True)
-    found = {ord(p) for b in batches for p, _ in letters.pre_tokenize_str("".join(map(chr, b)))}
-    assert ours[1] == found
-    words = Tokenizer(models.BPE(vocab={"x": 0}, merges=[], unk_token="x", fuse_unk=True))
-    words.add_tokens([AddedToken("@@", single_word=True, normalized=False)])
-    for batch in batches:
-        for c, encoding in zip(
-            batch, words.encode_batch([f"@@{chr(c)}" for c in batch]), strict=True
-        ):
-            assert (1 not in encoding.ids) == (classes[c] in (1, 2, 3)), hex(c)
+def bytewise(*steps: Json, **changes: Any) -> Json:
+    """A byte-level tokenizer without merges, so that its ids tell the bytes."""
+    vocab = {char: number for number, char in enumerate(sorted(ByteLevel.alphabet()))}
+    root: Json = json.loads(Tokenizer(models.BPE(vocab=vocab, merges=[])).to_str())
+    root["pre_tokenizer"] = sequence("pretokenizers", *steps, byte_level(regex=False))
+    root["decoder"] = byte_level(prefix=True)
+    return root | changes
+
+
+def split(expression: str, behavior: str = "Isolated", invert: bool = False) -> Json:
+    pattern = {"Regex": expression}
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
+
+
+EVERY_CODE_POINT = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+PROPERTIES = ("Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "P", "S")
+
+
+def test_every_code_point_is_of_the_library_s_class(engine: Engine, tmp_path: Path) -> None:
+    """Neighbours of different classes are parted; an A parts those of the same, but Lu."""
+    expression = "|".join([r"\s+", *(rf"\p{{{name}}}+" for name in PROPERTIES)])
+    engine.open(section_of(bytewise(split(expression)), tmp_path), 256)
+    library = Split(Regex(expression), "isolated")
+    for text in ("".join(EVERY_CODE_POINT), "A".join(EVERY_CODE_POINT[:0x3000])):
+        assert words(engine, text) == [piece for piece, _ in library.pre_tokenize_str(text)]
+
+
+def test_every_digit_is_one_of_the_library_s(engine: Engine, tmp_path: Path) -> None:
+    step = {"type": "Digits", "individual_digits": True}
+    engine.open(section_of(bytewise(step), tmp_path), 256)
+    text = "".join(EVERY_CODE_POINT)
+    assert words(engine, text) == [piece for piece, _ in Digits(True).pre_tokenize_str(text)]
+
+
+@pytest.mark.parametrize("flags", [{"single_word": True}, {"lstrip": True, "rstrip": True}])
+def test_every_code_point_beside_an_added_token(
+    engine: Engine, tmp_path: Path, flags: dict[str, bool]
+) -> None:
+    root = bytewise(added_tokens=[added("@@", 256, **flags)])
+    engine.open(section_of(root, tmp_path), 257)
+    library = Tokenizer.from_str(json.dumps(root))
+    text = "".join(f"{c}@@" for c in EVERY_CODE_POINT[:0x30000])
+    assert engine.encode(text) == library.encode(text).ids
+
+
+# Expressions of real tokenizers that no fixture has, and what else the compiler knows.
+EXPRESSIONS = {
+    "tekken": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "marks in words": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "deepseek lines": r"[\r\n]",
+    "deepseek words": r"\s?\p{L}+",
+    "contractions": r"(?i:'[sdmt]|ll|ve|re)|'(?:k|xy)?",
+    "preference": r"a|ab|abc|(?:b|bc)d|x{2}|x{3,}y|e{1,2}(?=f)|(0|01)(2|12)",
+    "sets": r"[^a-z\-\]\S]+|[\P{L}]{2,3}|[\SA]",
+}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_expressions_cut_as_in_the_library(engine: Engine, tmp_path: Path, name: str) -> None:
+    library = Split(Regex(EXPRESSIONS[name]), "isolated")
+    engine.open(section_of(bytewise(split(EXPRESSIONS[name])), tmp_path), 256)
+    rng = random.Random(1)
+    few = ["".join(rng.choices("ab'cdxyef012sS kK\n-]", k=12)) for _ in range(1500)]
+    for text in texts(2, 700, []) + few:
+        assert words(engine, text) == [piece for piece, _ in library.pre_tokenize_str(text)], text
+
+
+def test_the_normal_form_of_every_character(engine: Engine, tmp_path: Path) -> None:
+    root = bytewise(normalizer={"type": "NFC"})
+    engine.open(section_of(root, tmp_path), 256)
+    library = NFC()
+
+    def normal(text: str) -> str:
+        return engine.decode(engine.encode(text))
+
+    points = "".join(EVERY_CODE_POINT[:0x20000] + EVERY_CODE_POINT[0x2F000:0x2FFFF])
+    for text in (points, NFD().normalize_str(points)):
+        assert normal(text) == library.normalize_str(text)
+    for around in ("a{}\u0323\u0301", "{}\u0345\u0334\u0301", "a\u0301{}"):
+        text = "".join(around.format(c) for c in points[0xA0:0x3100] + points[-0x1700:])
+        assert normal(text) == library.normalize_str(text)
+    rng = random.Random(1)
+    marks = [c for c in points if NFD().normalize_str("a\u0345" + c)[1] != "\u0345"]
+    marks += ["\u0301", "\u0323", "\u0345", "\u0334"] * 50
+    jamo = ["\u1100", "\u1112", "\u1161", "\u1175", "\u11a7", "\u11a8", "\u11c2", "가", "각", "힣"]
+    indic = ["\u09c7", "\u09be", "\u09d7", "\u0b47", "\u0b57", "\u1025", "\u102e", "\u0f71"]
+    for _ in range(1500):
+        base = rng.choice(["", "a", "é", "ệ", *jamo, *indic, rng.choice(points)])
+        text = base + "".join(rng.choices(rng.choice([marks, jamo, indic]), k=rng.randrange(8)))
+        assert normal(text) == library.normalize_str(text), ascii(text)
 
 
 # --- the fixtures ---
@@ -272,25 +355,26 @@ def test_golden_prompts(engine: Engine, shared: Path, name: str) -> None:
     assert compared >= 10
 
 
-@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize("name", KINDS)
 def test_fixture_equals_the_library(
     engine: Engine, shared: Path, tmp_path: Path, name: str
 ) -> None:
     compare(engine, load(shared, name), tmp_path, 3000)
 
 
-@pytest.mark.parametrize("name", ["starcoder_moe", "llama"])
+@pytest.mark.parametrize("name", BYTE_LEVEL_KINDS)
 def test_byte_level_gives_every_text_back(
     engine: Engine, shared: Path, tmp_path: Path, name: str
 ) -> None:
     root = load(shared, name)
     engine.open(section_of(root, tmp_path), 1000)
+    normalize = NFC().normalize_str if root["normalizer"] else str
 
     @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.text())
     def gives_back(text: str) -> None:
         if not any(token["content"] in text for token in root["added_tokens"]):
-            assert engine.decode(engine.encode(text)) == text
+            assert engine.decode(engine.encode(text)) == normalize(text)
 
     gives_back()
 
@@ -444,7 +528,7 @@ def with_added(root: Json, tokens: list[Json]) -> Json:
     return variant(root, {"added_tokens": numbered})
 
 
-@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize("name", [*FIRST_KINDS, "qwen3_moe"])
 @pytest.mark.parametrize("count", [3, 9, 11, len(ADDED)])
 def test_added_tokens(engine: Engine, shared: Path, tmp_path: Path, name: str, count: int) -> None:
     compare(engine, with_added(load(shared, name), ADDED[:count]), tmp_path, 1500)
@@ -587,24 +671,59 @@ def test_ids_outside_the_model_are_errors(engine: Engine, tmp_path: Path) -> Non
         assert (code, str(number).encode() in message) == (ERROR_INPUT, True)
 
 
+HOSTILE_TEXT = f"abé x ab <s> {MARKER} ab<end>abababab 12 é x'll  a e\u0323\u0301\u1112\u1161"
+NO_MARKERS: Json = {
+    "normalizer": None,
+    "decoder": {"type": "ByteLevel"},
+    "model": {"byte_fallback": False, "ignore_merges": True},
+}
+
+
+def damage(engine: Engine, section: bytes, stride: int) -> tuple[int, int]:
+    """How many damaged sections opened (and were used) and how many were refused."""
+    text = HOSTILE_TEXT.encode()
+    answer = engine.result("m", struct.pack("<II", len(text), stride) + text + section)
+    opened, refused = struct.unpack("<II", answer)
+    return opened, refused
+
+
 def test_damaged_sections_are_refused_or_harmless(engine: Engine, tmp_path: Path) -> None:
-    root = variant(HAND, {"added_tokens": [added("é x", 10, normalized=True, lstrip=True)]})
-    bytewise = variant(
-        HAND,
-        {
-            "normalizer": None,
-            "pre_tokenizer": byte_level(),
-            "decoder": {"type": "ByteLevel"},
-            "model": {"byte_fallback": False, "ignore_merges": True},
-        },
-    )
-    text = f"abé x ab <s> {MARKER} ab<end>abababab 12 é x'll  a".encode()
-    for json_root in (root, bytewise):
+    few = sequence("pretokenizers", split("[a-z]+|[ ']a?(?!b)"), byte_level(regex=False))
+    for json_root in (
+        variant(HAND, {"added_tokens": [added("é x", 10, normalized=True)]}),
+        variant(HAND, NO_MARKERS | {"pre_tokenizer": few}),
+    ):
         section = section_of(json_root, tmp_path)
-        data = struct.pack("<I", len(text)) + text + section
-        opened, refused = struct.unpack("<II", engine.result("m", data))
+        opened, refused = damage(engine, section, 1)
         assert opened + refused == 256 * len(section)
         assert refused > 200 * len(section)  # most of it is tables of small numbers
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"added_tokens": [added("é x", 10, normalized=True, lstrip=True)]},
+        NO_MARKERS | {"pre_tokenizer": byte_level()},
+        NO_MARKERS | {"pre_tokenizer": byte_level(), "normalizer": {"type": "NFC"}},
+    ],
+)
+def test_damaged_tables_of_characters_are_refused_or_harmless(
+    engine: Engine, tmp_path: Path, changes: Json
+) -> None:
+    section = section_of(variant(HAND, changes), tmp_path)
+    stride = len(section) // 150  # every place of a row of 4, 12 or 20 bytes comes up
+    stride += 1 - stride % 2
+    opened, refused = damage(engine, section, stride)
+    assert opened + refused == 9 * -(-len(section) // stride)
+    assert min(opened, refused) > 100
+
+
+def test_an_automaton_that_takes_too_long_is_an_error(engine: Engine, tmp_path: Path) -> None:
+    """`a+b|a` looks ahead to the end of the text at each a; no real tokenizer does so."""
+    engine.open(section_of(bytewise(split("a+b|a")), tmp_path), 256)
+    assert len(engine.encode("a" * 60 + "b" + "a" * 60)) == 121
+    code, message = engine.ask("e", b"a" * 100000)
+    assert (code, b"convert the checkpoint again" in message) == (ERROR_FORMAT, True)
 
 
 @pytest.mark.parametrize(
@@ -630,20 +749,50 @@ def test_a_pattern_that_would_cut_a_character_is_refused(engine: Engine, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"normalizer": {"type": "NFC"}}, "NFC"),
+        ({"normalizer": {"type": "NFKC"}}, "NFKC"),
+        ({"normalizer": sequence("normalizers", PREPEND, {"type": "NFC"})}, "NFC"),
         ({"normalizer": {"type": "Prepend", "prepend": "x"}}, "Prepend"),
         ({"pre_tokenizer": {"type": "BertPreTokenizer"}}, "BertPreTokenizer"),
-        (
-            {
-                "pre_tokenizer": {
-                    "type": "Split",
-                    "pattern": {"Regex": r"\d"},
-                    "behavior": "Isolated",
-                    "invert": False,
-                }
-            },
-            r"\\d",
+        *(
+            ({"pre_tokenizer": split(expression)}, expression)
+            for expression in (
+                "a*?",
+                "a++",
+                "(a|b*)+",
+                "a*",
+                "(?i:st)",
+                "(?i:é)",
+                "(?<a)",
+                "(?i:[a-z])",
+                "[^]",
+                "a)",
+                "(a",
+                "{",
+                "a$",
+                "[a&&b]",
+                "[[a]]",
+                "[z-a]",
+                "a{2,1}",
+                "a{99}",
+                "é{",
+            )
         ),
+        *(
+            ({"pre_tokenizer": split(expression)}, part)
+            for expression, part in {
+                r"\d": r"'\\d'",
+                r"\p{Han}": "'Han'",
+                r"\bx": "b'",
+                r"(?i:\p{L})": "'L'",
+                r"\p{numeric}": "'numeric'",
+                "x\\": "early end",
+                r"\p{L": "property",
+            }.items()
+        ),
+        ({"pre_tokenizer": split("a", "Removed")}, "drops or joins"),
+        ({"pre_tokenizer": split(r"\p{L}+", "Removed", invert=True)}, "drops or joins"),
+        ({"pre_tokenizer": split("a", "MergedWithNext")}, "drops or joins"),
+        ({"pre_tokenizer": split("a") | {"pattern": {"String": "a"}}}, '"String"'),
         ({"pre_tokenizer": byte_level()}, "before the pre-tokenizer ByteLevel"),
         ({"decoder": {"type": "WordPiece"}}, "WordPiece"),
         ({"decoder": None}, "decoder None"),
@@ -686,16 +835,27 @@ SLOW = {
     "almost added": "<|begin_of_text|<s",
     "bytes": "é\u0378",
 }
+MORE_SLOW = {"marks": "\u0301\u0323\u0334", "cases": "AAAAAAAAAAaaaaa"}
 
 
-@pytest.mark.parametrize("name", FIXTURES)
-@pytest.mark.parametrize("kind", SLOW)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, kind) for name in FIRST_KINDS for kind in SLOW),
+        ("qwen3_moe", "prose"),
+        ("qwen3_moe", "marks"),
+        ("gpt_oss", "prose"),
+        ("gpt_oss", "cases"),
+        ("deepseek_v3", "prose"),
+        ("deepseek_v3", "lines"),
+    ],
+)
 def test_a_megabyte_gives_the_ids_of_the_library(
     engine: Engine, shared: Path, name: str, kind: str
 ) -> None:
     """Quadratic work would take hours here: it would not pass unseen."""
     directory = shared / "fixtures" / name
     engine.open(build_tokenizer_section(directory), 1000)
-    text = (SLOW[kind] * (1 << 20)).encode()[: 1 << 20].decode(errors="ignore")
+    text = ((SLOW | MORE_SLOW)[kind] * (1 << 20)).encode()[: 1 << 20].decode(errors="ignore")
     library = Tokenizer.from_file(str(directory / "tokenizer.json"))
     assert engine.encode(text) == library.encode(text).ids

@@ -8,8 +8,8 @@
 //   e  text                                ids
 //   d  ids                                 text
 //   s  ids                                 text, put together from a stream's parts
-//   c                                      the class of every code point, one byte each
-//   m  n (uint32), text (n bytes), section hostile: see mutate()
+//   w  text                                where its words end (uint32 each), without added tokens
+//   m  n, stride (uint32 each), text (n bytes), section   hostile: see mutate()
 #include "../../src/tokenizer.h"
 #include "../../src/unicode.h"
 
@@ -60,6 +60,20 @@ static void stream(const struct clb_tokenizer *t, const int32_t *ids, size_t n)
     clb_stream_free(&s);
 }
 
+struct words {
+    const uint8_t *text;
+    char *ends;
+    size_t n;
+};
+
+static int add_word(void *user, const uint8_t *p, size_t n)
+{
+    struct words *words = user;
+    uint32_t end = (uint32_t)(p + n - words->text);
+    memcpy(words->ends + 4 * words->n++, &end, 4);
+    return COLIBRI_OK;
+}
+
 // Opens section[n] and, if it opens, uses it. The copy has no byte to spare, so that a
 // sanitizer sees any read outside.
 static int use(const uint8_t *section, size_t n, const char *text, size_t n_text)
@@ -91,16 +105,16 @@ static int use(const uint8_t *section, size_t n, const char *text, size_t n_text
     return rc;
 }
 
-// Every truncation, and every other value of every byte. Answers how many of these opened and
-// how many were refused.
-static void mutate(uint8_t *section, size_t n, const char *text, size_t n_text)
+// Every truncation, and every other value of every byte; with a stride above 1, every so manieth
+// of these, and every other bit of the byte. Answers how many opened and how many were refused.
+static void mutate(uint8_t *section, size_t n, size_t stride, const char *text, size_t n_text)
 {
     uint32_t counts[2] = {0, 0};
-    for (size_t size = 0; size < n; size++)
+    for (size_t size = 0; size < n; size += stride)
         counts[use(section, size, text, n_text) != COLIBRI_OK]++;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i += stride) {
         const uint8_t old = section[i];
-        for (int change = 1; change < 256; change++) {
+        for (int change = 1; change<256; change = stride> 1 ? 2 * change : change + 1) {
             section[i] = (uint8_t)(old ^ change);
             counts[use(section, n, text, n_text) != COLIBRI_OK]++;
         }
@@ -134,16 +148,18 @@ int main(void)
             count *= 4;
         } else if (op == 'd') {
             rc = clb_tokenizer_decode(&t, (int32_t *)(void *)data, n / 4, &text, &count, &error);
-        } else if (op == 'c') {
-            text = malloc(count = 0x110000);
-            for (uint32_t c = 0; c < count; c++)
-                text[c] = (char)clb_unicode_class(c);
+        } else if (op == 'w') {
+            struct words words = {data, malloc(4 * (size_t)n + 1), 0};
+            rc = clb_pretokenize(t.steps, t.n_steps, data, n, add_word, &words);
+            text = words.ends;
+            count = 4 * words.n;
+            memcpy(error.message, "endless", 8);
         }
         if (op == 's')
             stream(&t, (int32_t *)(void *)data, n / 4);
         else if (op == 'm')
-            mutate(data + 4 + clb_u32(data), n - 4 - clb_u32(data), (char *)data + 4,
-                   clb_u32(data));
+            mutate(data + 8 + clb_u32(data), n - 8 - clb_u32(data), clb_u32(data + 4),
+                   (char *)data + 8, clb_u32(data));
         else if (rc != COLIBRI_OK)
             answer(rc, error.message, strlen(error.message));
         else
