@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from goldens import FROM_ONE_TOKEN, FROM_ONE_TOKEN_HASHES, Key
-from matrix import FIXTURES, LARGE, SMALL, differing, once, product
+from matrix import FIXTURES, LARGE, OTHER_FAMILIES, SMALL, differing, once, product
 
 from colibri_deploy.convert import DTypeChoice
 from colibri_deploy.process import Completed
@@ -37,7 +37,8 @@ def test_one_hash_for_all_batches_splits_and_caches(
     meson("compile", "-C", build, "hash_matrix")
     settings = dict.fromkeys(keys, product(FROM_ONE_TOKEN, threads=(1,)))
     if full_matrix:
-        settings |= dict.fromkeys(FIXTURES + SMALL, product(FROM_ONE_TOKEN, threads=(1,)))
+        keys = FIXTURES + SMALL + OTHER_FAMILIES
+        settings |= dict.fromkeys(keys, product(FROM_ONE_TOKEN, threads=(1,)))
         settings |= dict.fromkeys(LARGE, once(FROM_ONE_TOKEN, threads=1))
     run = functools.partial(bochs, cpu, build / "tests/hash_matrix")
     converted = {key: models(*key) for key in settings}

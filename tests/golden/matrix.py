@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from goldens import FROM_ONE_TOKEN_HASHES, Continuation
+from goldens import FAMILIES, FROM_ONE_TOKEN_HASHES, Continuation
 
 from colibri_deploy.process import Completed
 
@@ -55,6 +55,12 @@ def once(sequence: Continuation, threads: int = 2) -> list[Setting]:
     return [Setting("f16", threads, WHOLE, sequence.splits[0])]
 
 
+def few(sequence: Continuation) -> list[Setting]:
+    """For each type of cache all but one token generated, and all given in several batches."""
+    first, last = (2, WHOLE, sequence.splits[0]), (3, 7, sequence.splits[-1])
+    return [Setting(kv, *setting) for kv in KVS for setting in (first, last)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Level:
     """An ISA level on some CPU, and what of the product each run of the tests computes on it."""
@@ -89,7 +95,12 @@ EMULATED = [
 ]
 
 # Models, by what they cost.
-FIXTURES = [key for key in FROM_ONE_TOKEN_HASHES if not key[0].endswith("synthetic")]
+OTHER_FAMILIES = [key for key in FROM_ONE_TOKEN_HASHES if key[0] in FAMILIES]
+FIXTURES = [
+    key
+    for key in FROM_ONE_TOKEN_HASHES
+    if key not in OTHER_FAMILIES and not key[0].endswith("synthetic")
+]
 SMALL = [key for key in FROM_ONE_TOKEN_HASHES if key[0] == "small_synthetic"]
 LARGE = [key for key in FROM_ONE_TOKEN_HASHES if key[0] == "synthetic"]
 

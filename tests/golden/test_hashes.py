@@ -25,10 +25,12 @@ from matrix import (
     KVS,
     LARGE,
     NATIVE,
+    OTHER_FAMILIES,
     SMALL,
     Level,
     Setting,
     differing,
+    few,
     once,
     product,
     third,
@@ -120,11 +122,11 @@ def test_one_hash_natively(
     everything = product(FROM_ONE_TOKEN)
     assert len(everything) == 3 * 3 * 8
     check(level, everything, FIXTURES + SMALL, models, driver, count)
-    large, across = everything, product(ACROSS_CHUNKS)
+    costly, across = everything, product(ACROSS_CHUNKS)
     if not full_matrix:
         turn = NATIVE.index(level) % 3
-        large, across = third(large, turn), third(across, turn)
-    check(level, large, LARGE, models, driver, count)
+        costly, across = third(costly, turn), third(across, turn)
+    check(level, costly, LARGE + OTHER_FAMILIES, models, driver, count)
     check(level, across, list(ACROSS_CHUNKS_HASHES), models, driver, count, across_chunks=True)
 
 
@@ -133,10 +135,12 @@ def test_one_hash_under_emulation(
     level: Level, models: Models, driver: Driver, count: Callable[..., None], full_matrix: bool
 ) -> None:
     if full_matrix:
-        check(level, product(FROM_ONE_TOKEN), FIXTURES + SMALL, models, driver, count)
+        keys = FIXTURES + SMALL + OTHER_FAMILIES
+        check(level, product(FROM_ONE_TOKEN), keys, models, driver, count)
         check(level, once(FROM_ONE_TOKEN), LARGE, models, driver, count)
         return
     check(level, level.settings(FROM_ONE_TOKEN), FIXTURES, models, driver, count)
+    check(level, few(FROM_ONE_TOKEN), OTHER_FAMILIES, models, driver, count)
     small = level.settings(FROM_ONE_TOKEN, level.small_kvs)
     check(level, small, SMALL, models, driver, count)
 
