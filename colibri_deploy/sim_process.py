@@ -20,6 +20,7 @@ from colibri_deploy.running_board import RunningBoard, locked, running_board, st
 from colibri_deploy.sim import PREFIX, Faults, SimBoard
 from colibri_deploy.targets import load_targets, select
 
+_LOG = "log"  # in the state's directory
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 
@@ -60,7 +61,7 @@ class SimProcess:
             return board is not None
 
     def _start(self) -> RunningBoard:
-        log = self.directory / "log"
+        log = self.directory / _LOG
         with log.open("wb") as output:
             child = subprocess.Popen(
                 self.command(str(uuid.uuid4())),
@@ -83,22 +84,22 @@ class SimProcess:
 
 
 def main() -> None:
-    """The process itself: it serves until SIGTERM, or says why it cannot."""
-    try:
-        _serve()
-    except ColibriDeployError as error:
-        sys.exit(error.message)
-
-
-def _serve() -> None:
+    """The process itself: it serves until SIGTERM, or writes to its log why it cannot."""
     name, home, root, directory, identity = sys.argv[1:]
+    try:
+        _serve(name, Path(home), Path(root), Path(directory), identity)
+    except ColibriDeployError as error:
+        (Path(directory) / _LOG).write_text(error.message, encoding="utf-8")
+
+
+def _serve(name: str, home: Path, root: Path, directory: Path, identity: str) -> None:
     started, clock = time.time(), time.monotonic()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
     kind, *words = name.removeprefix(PREFIX).split(",")
     faults = parse_knobs(words, Faults, PREFIX + kind)
-    target = select(load_targets(Path(root)), kind)
-    with SimBoard(target, Path(home), faults, Path(directory)) as served:
+    target = select(load_targets(root), kind)
+    with SimBoard(target, home, faults, directory) as served:
         board = RunningBoard(
             name=name,
             pid=os.getpid(),
@@ -107,7 +108,7 @@ def _serve() -> None:
             kept=True,
             started=started,
             seconds_to_ssh=time.monotonic() - clock,
-            directory=Path(directory),
+            directory=directory,
         )
         board.write()
         ended.wait()
