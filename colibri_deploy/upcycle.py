@@ -29,7 +29,9 @@ from colibri_deploy.tiles import FloatArray
 # not, but near enough: over 282 tokens of English the router logits of SmolLM2-135M (4x2) deviate
 # by 0.9 to 1.6, the first expert weighs 0.70 on average, the least used of any layer serves 23.
 _ROUTER_SPREAD = 2.0
-_FFN = ("gate_weights", "up_weights", "down_weights")
+_ROWS = ("gate_weights", "up_weights")  # what neurons are in each section of the FFN
+_COLUMNS = ("down_weights", "gate_bias", "up_bias")
+_FFN = (*_ROWS, *_COLUMNS, "down_bias")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,23 +120,22 @@ def neuron_order(seed: int, layer: int, expert: int, ffn_size: int) -> npt.NDArr
 
 
 def _with_experts(section: WeightSection, n_experts: int, seed: int) -> WeightSection:
-    """The FFN's matrix once for each expert; neurons are rows of gate and up, columns of down."""
+    """A section of the FFN once for each expert, whose neurons have another order."""
     dense = section.source
-    assert dense is not None  # all matrices of an FFN are stored
-    is_down = section.name == "down_weights"
-    size = section.cols if is_down else section.rows
+    assert dense is not None  # all of an FFN is stored
+    size = section.rows if section.name in _ROWS else section.cols
 
     def source(layer: int, expert: int) -> Piece:
         def order() -> npt.NDArray[np.intp]:
             return neuron_order(seed, layer, expert, size)
 
-        return _reordered(dense(layer, 0), order, is_down)
+        return _reordered(dense(layer, 0), order, section.name)
 
     return dataclasses.replace(section, n_experts=n_experts, source=source)
 
 
-def _reordered(piece: Piece, order: Order, is_down: bool) -> Piece:
-    """Neither source reorders the neurons of a dense FFN itself, so there is nothing to combine."""
-    if is_down:
-        return dataclasses.replace(piece, columns=order)
-    return dataclasses.replace(piece, rows=order)
+def _reordered(piece: Piece, order: Order, name: str) -> Piece:
+    """No source reorders the neurons of a dense FFN itself, so there is nothing to combine."""
+    if name in _ROWS:
+        return dataclasses.replace(piece, rows=order)
+    return dataclasses.replace(piece, columns=order) if name in _COLUMNS else piece

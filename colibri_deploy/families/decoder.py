@@ -208,7 +208,7 @@ def per_layer(
 
 
 def per_expert(
-    config: ModelConfig, name: str, tensor: str, shape: tuple[int, int], group: str | None = None
+    config: ModelConfig, name: str, tensor: str, shape: tuple[int, int]
 ) -> WeightSection:
     """One matrix for each expert, whose number stands in `tensor` for `{}`."""
     layers = config.expert_layers
@@ -216,7 +216,9 @@ def per_expert(
     def source(layer: int, expert: int) -> Piece:
         return Piece(f"model.layers.{layers[layer]}.{tensor.format(expert)}", shape)
 
-    return WeightSection(name, Kind.matrix, len(layers), config.n_experts, *shape, source, group)
+    return WeightSection(
+        name, Kind.matrix, len(layers), config.n_experts, *shape, source, "experts"
+    )
 
 
 def slabs(
@@ -284,9 +286,9 @@ def experts(
     size, hidden = config.ffn_size, config.hidden_size
     gate, up, down = (f"{tensor}.{{}}.{part}.weight" for part in parts)
     return (
-        per_expert(config, "gate_weights", gate, (size, hidden), "experts"),
-        per_expert(config, "up_weights", up, (size, hidden), "experts"),
-        per_expert(config, "down_weights", down, (hidden, size), "experts"),
+        per_expert(config, "gate_weights", gate, (size, hidden)),
+        per_expert(config, "up_weights", up, (size, hidden)),
+        per_expert(config, "down_weights", down, (hidden, size)),
     )
 
 

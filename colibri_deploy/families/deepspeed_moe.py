@@ -149,8 +149,8 @@ def _section(
     rows, cols = size or (1, *shape)[-2:]
 
     def source(layer: int, expert: int) -> Piece:
-        name = f"{_LAYERS}.{layers[layer]}.{tensor.format(expert)}"
-        return Piece(name, shape, view=view, rows=order)
+        place = f"{_LAYERS}.{layers[layer]}"
+        return Piece(f"{place}.{tensor.format(expert)}", shape, view=view, rows=order)
 
     group = "experts" if n_experts > 1 and kind is Kind.matrix else None
     return WeightSection(name, kind, len(layers), n_experts, rows, cols, source, group)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from colibri_deploy import splitmix
 from colibri_deploy.cli import cli
@@ -97,6 +98,25 @@ def test_every_expert_is_the_dense_ffn_in_another_order(dense: Path, tmp_path: P
         deviation = 2 / np.linalg.norm(norm)
         assert np.std(routers[layer]) == pytest.approx(deviation, rel=0.15)
         assert np.abs(routers[layer]).max() < 3**0.5 * deviation
+
+
+def test_biases_go_with_their_neurons(dense: Path, tmp_path: Path) -> None:
+    path = dense / "model.safetensors"
+    arrays = load_file(path)
+    for layer in range(2):
+        for name, size in (("gate", 160), ("up", 160), ("down", 64)):
+            bias = np.arange(size, dtype=np.float32) + layer
+            arrays[f"model.layers.{layer}.mlp.{name}_proj.bias"] = bias
+    save_file(arrays, path)
+    config = json.loads((dense / "config.json").read_text())
+    (dense / "config.json").write_text(json.dumps(config | {"mlp_bias": True}))
+    convert_checkpoint(dense, tmp_path / "moe", upcycling=Upcycling(4, 2, seed=9))
+    file = Model.open(tmp_path / "moe").file
+    for layer, expert in itertools.product(range(2), range(4)):
+        order = reference_order(9, f"neurons.{layer}.{expert}", 160)
+        for name in ("gate_bias", "up_bias"):
+            assert (file.matrix(name, layer, expert)[0] - layer).tolist() == order
+        assert (file.matrix("down_bias", layer, expert)[0] - layer).tolist() == list(range(64))
 
 
 @pytest.mark.parametrize("dtype", EXPECTED)
