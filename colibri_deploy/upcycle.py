@@ -29,8 +29,8 @@ from colibri_deploy.tiles import FloatArray
 # not, but near enough: over 282 tokens of English the router logits of SmolLM2-135M (4x2) deviate
 # by 0.9 to 1.6, the first expert weighs 0.70 on average, the least used of any layer serves 23.
 _ROUTER_SPREAD = 2.0
-_ROWS = ("gate_weights", "up_weights")  # what neurons are in each section of the FFN
-_COLUMNS = ("down_weights", "gate_bias", "up_bias")
+_ROWS = ("gate_weights", "up_weights")  # sections of an FFN whose rows are its neurons
+_COLUMNS = ("down_weights", "gate_bias", "up_bias")  # and whose columns are
 _FFN = (*_ROWS, *_COLUMNS, "down_bias")
 
 

@@ -47,11 +47,3 @@ def family_of(hub: HubConfig) -> Family:
     found = ", ".join(names) if names else "no architecture"
     known = ", ".join(family.hub_architecture for family in FAMILIES)
     raise ConversionError(f"config.json names {found}; this version converts {known}")
-
-
-def family_named(architecture: str) -> Family | None:
-    """The family whose models have this `architecture` in `config.json`, if there is one."""
-    for family in FAMILIES:
-        if family.architecture == architecture:
-            return family
-    return None
