@@ -91,7 +91,7 @@ def deploy(build_dir: Path, tmp_path: Path) -> Callable[..., Completed]:
             cwd=tmp_path,
             env={**os.environ, **home, **env},
             check=False,
-            timeout_s=120,
+            timeout_s=240,
         )
 
     return run_it
