@@ -39,6 +39,7 @@ def read_config(args: HubConfig, shapes: Shapes) -> ModelConfig:
     Raises ConversionError, with the argument's name, for everything that the engine does not do.
     """
     for name in (
+        "apply_layernorm_1p",
         "apply_residual_connection_post_layernorm",
         "embed_layernorm",
         "squared_relu",

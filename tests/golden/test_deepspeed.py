@@ -265,6 +265,7 @@ def test_older_orders_of_q_k_and_v(
     [
         ({"topk": 4}, "topk is 4: only top-1 and top-2 gates are supported"),
         ({"swiglu": True}, "swiglu is true: not supported"),
+        ({"apply_layernorm_1p": True}, "apply_layernorm_1p is true: not supported"),
         ({"squared_relu": True}, "squared_relu is true: not supported"),
         ({"normalization": "rmsnorm"}, 'normalization is "rmsnorm": only layernorm is supported'),
         ({"use_rotary_position_embeddings": True}, "use_rotary_position_embeddings is true: not"),
