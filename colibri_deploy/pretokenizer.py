@@ -9,7 +9,8 @@ the preferred first. A look-ahead is decided by the character that comes next, w
 knows; so a transition also says whether a match ends before its character.
 
 The syntax is that of Oniguruma, which the library `tokenizers` uses. What cannot be compiled
-exactly is refused: back references, anchors, lazy and possessive repetition, `\\d`, `\\w`, scripts.
+exactly is refused: back references, anchors but `$`, lazy and possessive repetition, `\\d`, `\\w`,
+scripts.
 """
 
 from __future__ import annotations
@@ -30,15 +31,12 @@ _LIGATURES = ("ss", "st", "ff", "fi", "fl")
 _OTHER_CASE = {"s": 0x17F, "k": 0x212A}
 _ESCAPES = {"r": "\r", "n": "\n", "t": "\t", "v": "\v", "f": "\f"}
 _SPACE = CharacterSet(properties=("space",))
+_NOT_NEWLINE = CharacterSet(ranges=((10, 10),), negated=True)
 
 # `Digits`, in two kinds, and `Metaspace`, before every marker; no checkpoint spells them so.
 DIGIT, DIGIT_RUNS = r"\p{char::is_numeric}", r"\p{char::is_numeric}+"
 MARKER_SPLIT = "▁[^▁]*|[^▁]+"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 class ExpressionError(Exception):
@@ -197,6 +195,9 @@ class _Parser:
             return self.closed(self.one("unless", any_case))
         if self.take("(?="):
             return self.closed(self.one("if", any_case))
+        if self.take("$"):
+            number = self.program.set_number(_NOT_NEWLINE)
+            return _Part(lambda following: self.program.emit("unless", number, following), True)
         if self.peek("(?"):
             raise self.fail("an unknown group")
         if self.take("("):

@@ -9,11 +9,12 @@ metadata tell as much: they have no `lstrip`, `rstrip` or `single_word` of added
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.gguf_file import GgufFile
-from colibri_deploy.pretokenizer import DIGIT, GPT2, LLAMA3
+from colibri_deploy.pretokenizer import DIGIT, GPT2
 from colibri_deploy.tokenizer_section import (
     ADDED_FLAGS,
     BYTE_FALLBACK,
@@ -26,6 +27,7 @@ from colibri_deploy.tokenizer_section import (
     LEAD_NONE,
     LEAD_SPACE,
     MARK_SPACES,
+    NFC,
     NO_ID,
     PREPEND,
     TEXT_BYTES,
@@ -46,15 +48,57 @@ _NONE = ("none", "no_vocab")
 # Types of tokens (llama.cpp's llama_token_type)
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 
-# Pre-tokenizers of `gpt2` (llama.cpp's llama-vocab.cpp) whose checkpoints have no normaliser.
-_STEPS = {
-    "gpt-2": [GPT2],
-    "smollm": [DIGIT, GPT2],
-    "starcoder": [DIGIT, GPT2],
-    "refact": [DIGIT, GPT2],
-    "llama-bpe": [LLAMA3],
-    "llama3": [LLAMA3],
-    "llama-v3": [LLAMA3],
+# Expressions as in the checkpoints' tokenizer.json
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+_OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _SPACES
+_LLAMA3 = _WORDS + r"|\p{N}{1,3}" + _OTHERS
+_QWEN2 = _WORDS + r"|\p{N}" + _OTHERS
+_START, _UPPER, _LOWER = (
+    r"[^\r\n\p{L}\p{N}]?",
+    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+)
+_O200K = (
+    f"{_START}{_UPPER}*{_LOWER}+{_CONTRACTION}?|{_START}{_UPPER}+{_LOWER}*{_CONTRACTION}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+)
+_TEKKEN = (
+    f"{_START}{_UPPER}*{_LOWER}+|{_START}{_UPPER}+{_LOWER}*"
+    rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+)
+_DEEPSEEK_V3 = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES,
+)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What the name of a pre-tokenizer stands for."""
+
+    steps: tuple[str, ...]
+    normal_form: int = 0
+    whole_words: int = 0  # IGNORE_MERGES
+    bos: bool = False  # by default
+
+
+# Pre-tokenizers of `gpt2` (llama.cpp's llama-vocab.cpp), with the normaliser of their checkpoints.
+_KINDS = {
+    "gpt-2": _Kind((GPT2,)),
+    "olmo": _Kind((GPT2,), NFC),
+    **dict.fromkeys(("smollm", "starcoder", "refact"), _Kind((DIGIT, GPT2))),
+    **dict.fromkeys(
+        ("llama-bpe", "llama3", "llama-v3"), _Kind((_LLAMA3,), whole_words=IGNORE_MERGES, bos=True)
+    ),
+    **dict.fromkeys(("glm4", "chatglm-bpe"), _Kind((_LLAMA3,))),
+    "qwen2": _Kind((_QWEN2,), NFC),
+    **dict.fromkeys(("gpt-4o", "llama4"), _Kind((_O200K,), whole_words=IGNORE_MERGES)),
+    "tekken": _Kind((_TEKKEN,), whole_words=IGNORE_MERGES),
+    "deepseek-v3": _Kind(_DEEPSEEK_V3),
 }
 
 
@@ -145,11 +189,10 @@ def _read_gpt2(metadata: _Metadata, vocab: dict[str, int]) -> tuple[Pipeline, Mo
     A byte without a token is dropped, as by llama.cpp, whatever `unknown_token_id` says.
     """
     name = metadata.value("pre")
-    if name not in _STEPS:
-        known = ", ".join(_STEPS)
+    if name not in _KINDS:
+        known = ", ".join(_KINDS)
         raise unsupported(f"the pre-tokenizer {name!r} ({_PREFIX}pre, known are {known})")
-    steps = _STEPS[name]
-    llama3 = LLAMA3 in steps
+    kind = _KINDS[name]
     merges = []
     for merge in metadata.values("merges", str):
         cut = merge.find(" ", 1)
@@ -159,12 +202,12 @@ def _read_gpt2(metadata: _Metadata, vocab: dict[str, int]) -> tuple[Pipeline, Mo
                 raise damaged(f"the merge {merge!r} needs {token!r}, which is no token")
         merges.append((vocab[left], vocab[right], vocab[left + right]))
     pipeline = Pipeline(
-        flags=TEXT_BYTES,
+        flags=TEXT_BYTES | kind.normal_form,
         lead=LEAD_SPACE if metadata.flag("add_space_prefix", False) else LEAD_NONE,
-        steps=list(steps),
+        steps=list(kind.steps),
         decoder=DECODE_BYTES,
     )
-    return pipeline, Model(vocab, merges, NO_ID, IGNORE_MERGES if llama3 else 0), llama3
+    return pipeline, Model(vocab, merges, NO_ID, kind.whole_words), kind.bos
 
 
 def _read_llama(

@@ -63,7 +63,6 @@ static int cut(struct cutter *c, const struct clb_split *steps, uint32_t n_steps
 int clb_pretokenize(const struct clb_split *steps, uint32_t n_steps, const uint8_t *p, size_t n,
                     clb_word_fn word, void *user)
 {
-    // The end of the text is looked at too, once more for each step.
-    struct cutter c = {word, user, CLB_MAX_WORK * ((uint64_t)n + 1)};
+    struct cutter c = {word, user, 64 * (uint64_t)n + (1 << 24)};
     return cut(&c, steps, n_steps, p, n);
 }

@@ -25,9 +25,9 @@ struct clb_split {
 typedef int (*clb_word_fn)(void *user, const uint8_t *p, size_t n);
 
 // p[n] is valid UTF-8. Returns what `word` returned last, or COLIBRI_ERROR_FORMAT if the steps
-// would look at more than CLB_MAX_WORK characters for each byte: what real ones need is at most 5
-// for each step, so that no file makes this take longer than linear time.
-enum { CLB_MAX_WORK = 64 };
+// would look at more than 64 n + 2^24 characters, so that no file makes this take longer than
+// linear time: most real steps look at a character 5 times at most, and DeepSeek's \s+$ at a run
+// of k spaces k^2 times.
 int clb_pretokenize(const struct clb_split *steps, uint32_t n_steps, const uint8_t *p, size_t n,
                     clb_word_fn word, void *user);
 

@@ -39,6 +39,11 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+TEKKEN = (  # mistralai/Mistral-Nemo-Instruct-2407
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 TEXTS = [
     "The hummingbird hovers, and the hummingbird hums: its wings beat 80 times a second.",
     "In 2019 they counted 366 species. The birds can't stop; they're always hungry.",
@@ -101,9 +106,16 @@ def with_digits() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), plain()])
 
 
-def with_llama3() -> pre_tokenizers.PreTokenizer:
-    split = pre_tokenizers.Split(Regex(LLAMA3), "isolated")
-    return pre_tokenizers.Sequence([split, plain(use_regex=False)])
+def splitting(*expressions: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+    splits = [pre_tokenizers.Split(Regex(one), "isolated") for one in expressions]
+    return lambda: pre_tokenizers.Sequence([*splits, plain(use_regex=False)])
+
+
+def of_fixture(shared: Path, name: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+    """A pre-tokenizer as a checkpoint of the family has it."""
+    root = json.loads((shared / "fixtures" / name / "tokenizer.json").read_bytes())
+    steps = root["pre_tokenizer"]["pretokenizers"]
+    return splitting(*(step["pattern"]["Regex"] for step in steps if step["type"] == "Split"))
 
 
 @pytest.mark.parametrize(
@@ -113,8 +125,9 @@ def with_llama3() -> pre_tokenizers.PreTokenizer:
         ("smollm", with_digits, False, False),
         ("starcoder", with_digits, False, False),
         ("refact", with_digits, False, False),
-        ("llama-bpe", with_llama3, True, True),
-        ("llama3", with_llama3, True, True),
+        ("llama-bpe", splitting(LLAMA3), True, True),
+        ("llama3", splitting(LLAMA3), True, True),
+        ("tekken", splitting(TEKKEN), True, False),
     ],
 )
 def test_a_byte_level_bpe(
@@ -143,6 +156,35 @@ def test_a_byte_level_bpe(
     )
     with_eos = from_json(tokenizer, tmp_path, **changes)
     assert from_gguf(metadata | {"add_bos_token": False, "add_eos_token": True}) == with_eos
+
+
+@pytest.mark.parametrize(
+    ("pre", "fixture", "normal_form", "ignore_merges"),
+    [
+        ("qwen2", "qwen3_moe", True, False),
+        ("gpt-4o", "gpt_oss", False, True),
+        ("llama4", "gpt_oss", False, True),
+        ("deepseek-v3", "deepseek_v3", False, False),
+        ("glm4", "glm4_moe", False, False),
+        ("chatglm-bpe", "glm4_moe", False, False),
+        ("olmo", None, True, False),
+    ],
+)
+def test_a_byte_level_bpe_of_a_family(
+    shared: Path,
+    pre: str,
+    fixture: str | None,
+    normal_form: bool,
+    ignore_merges: bool,
+    tmp_path: Path,
+) -> None:
+    tokenizer = bytewise((of_fixture(shared, fixture) if fixture else plain)())
+    if normal_form:
+        tokenizer.normalizer = normalizers.NFC()
+    metadata = metadata_of(tokenizer, pre)
+    vocab = {token: number for number, token in enumerate(metadata["tokens"])}
+    expected = from_json(tokenizer, tmp_path, vocab=vocab, ignore_merges=ignore_merges)
+    assert from_gguf(metadata) == expected
 
 
 def test_a_space_put_first(tmp_path: Path) -> None:
@@ -262,7 +304,7 @@ GPT2 = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b", "ab"], "merges": [
     ("changes", "message"),
     [
         ({"model": "t5"}, r"the tokenizer 't5' \(tokenizer.ggml.model\) is not supported"),
-        ({"pre": "qwen2"}, r"the pre-tokenizer 'qwen2' \(tokenizer.ggml.pre, known are gpt-2, "),
+        ({"pre": "mpt"}, r"the pre-tokenizer 'mpt' \(tokenizer.ggml.pre, known are gpt-2, "),
         ({"pre": None}, "the pre-tokenizer None"),
         ({"pre": "default"}, "the pre-tokenizer 'default'"),
         ({"merges": ["a c"]}, "the merge 'a c' needs 'c'"),
