@@ -3,7 +3,6 @@
 
 #include "file.h"
 
-#include "guard.h"
 #include "log.h"
 
 #include <errno.h>

@@ -5,18 +5,10 @@
 #ifndef CLB_FILE_H
 #define CLB_FILE_H
 
-#include "base.h"
-
-#include <stdatomic.h>
+#include "guard.h"
 
 // Reads at most `limit` bytes; *text is malloc'ed and ends with a NUL that *size does not count.
 int clb_file_read(const char *path, size_t limit, char **text, size_t *size, colibri_error *error);
-
-struct clb_map {
-    const uint8_t *data;
-    size_t size; // bytes
-    atomic_bool lost; // a part of the file is gone, zeros stand in for it (see guard.h)
-};
 
 // Maps a regular file for reading; with `lock` its pages are locked in memory.
 int clb_map_open(struct clb_map *map, const char *path, bool lock, colibri_error *error);

@@ -5,7 +5,16 @@
 #ifndef CLB_GUARD_H
 #define CLB_GUARD_H
 
-#include "file.h"
+#include "base.h"
+
+#include <stdatomic.h>
+
+// A file as it is mapped.
+struct clb_map {
+    const uint8_t *data;
+    size_t size; // bytes
+    atomic_bool lost; // a part of the file is gone, zeros stand in for it
+};
 
 // From now on (for the whole process) zeros are put in place of what is gone of a mapped file, and
 // its map is marked as lost. Other SIGBUS go to the handler that was there before.
