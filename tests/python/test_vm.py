@@ -249,8 +249,10 @@ def test_a_model_larger_than_the_ram_comes_from_storage(
     shutil.copy(engine("jetson-orin"), home / "colibri")
     name = "vm:jetson-orin,ram_mib=64,disk_mib=180"
     record = emulate("start", name, "--home", str(home))
-    done = deploy("doctor", "--board", name, "--model", model, "--json", **places)
-    (memory,) = [one for one in report_of(done, "doctor")["findings"] if one["what"] == "memory"]
+    examined = deploy("doctor", "--board", name, "--model", model, "--json", **places)
+    (memory,) = [
+        one for one in report_of(examined, "doctor")["findings"] if one["what"] == "memory"
+    ]
     assert (memory["severity"], memory["consequence"].split(":")[0]) == (
         "warning",
         "storage is the limit",
@@ -278,7 +280,11 @@ def test_a_model_larger_than_the_ram_comes_from_storage(
     assert int(told[1]) == size // 10**6
     assert int(told[2]) < 64
     read, faults = said["read_bytes"], said["page_faults"]
-    assert summary == f"colibri: read {read // 10**6} MB from storage in {faults} page faults"
+    ended = re.fullmatch(r"colibri: read (\d+) MB from storage in (\d+) page faults", summary)
+    assert ended is not None, summary
+    # It is said a moment after the result, for which a few more pages may be needed.
+    assert read // 10**6 <= int(ended[1]) <= read // 10**6 + 2
+    assert faults <= int(ended[2]) <= faults + 50
     assert read > size
     paged_in = (int(after.split()[1]) - int(before.split()[1])) * 1024  # by the whole system
     assert 0.9 * read < paged_in < 1.2 * read
