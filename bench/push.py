@@ -3,12 +3,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast a push is next to scp and rsync, to OpenSSH's server on loopback.
 
-All tools send the same model.bin, in turn, several rounds, directly and through a process that
-delays every byte by half of a round trip. A push is more than a copy: its rate is given for sending
-alone, which is what the other tools do, and its time as a whole, with the hashes before and the
-verification and the flush to the disk after. Then one expert is changed, and pushed again. MODEL is
-a converted mixture of experts, ENGINE the program for this machine; WORK is a directory for the
-copies. Needs sshd, scp and rsync.
+All tools send the same model.bin, in turn, several rounds, directly and through processes that
+delay every byte by half of a round trip. A push is more than a copy: it is measured for sending
+alone, with connecting, which is what the other tools do, and as a whole, with the hashes before and
+the verification and the flush to the disk after. Then one expert is changed, and pushed again.
+MODEL is a converted mixture of experts, ENGINE the program for this machine; WORK is a directory
+for the copies, best in memory (/dev/shm), where no disk has a say. Needs sshd, scp and rsync.
 
     python bench/push.py ENGINE MODEL WORK [--rounds N] [--round-trips MS,MS]
 """
@@ -16,34 +16,36 @@ copies. Needs sshd, scp and rsync.
 from __future__ import annotations
 
 import argparse
-import collections
 import contextlib
 import getpass
 import multiprocessing
-import os
 import resource
 import shutil
 import socket
 import statistics
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from colibri_deploy import push as push_module
 from colibri_deploy.board import Board
+from colibri_deploy.board_lock import board_lock
+from colibri_deploy.board_shell import BoardShell
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.model_file import ModelFile
 from colibri_deploy.push import Pushed, plan_push, push
 from colibri_deploy.resources import engine_root
 from colibri_deploy.slow_line import SlowLine
 from colibri_deploy.ssh import Connection
+from colibri_deploy.store import Item, Store, Stored
 from colibri_deploy.targets import load_targets, select
+from colibri_deploy.upload import upload
 
 _SSHD = "/usr/sbin/sshd"
 _NAME = "model.bin"
+_AT_ONCE = 6  # connections through the line; a process for each, so that none waits for another
 
 
 @dataclass(frozen=True)
@@ -73,18 +75,11 @@ class Desk:
         )
 
 
-@dataclass
-class Watch:
-    """Takes the time of each step of a push."""
-
-    seconds: dict[str, float] = field(default_factory=lambda: collections.defaultdict(float))
-    step: str = ""
-    since: float = 0.0
+class Silent:
+    """No progress is shown."""
 
     def start(self, what: str, total: int) -> None:
-        now = time.monotonic()
-        self.seconds[self.step] += now - self.since
-        self.step, self.since = what, now
+        pass
 
     def advance(self, n_bytes: int) -> None:
         pass
@@ -97,12 +92,11 @@ class Watch:
 class Run:
     """What one run took, in seconds."""
 
-    sending: float
-    whole: float
+    wall: float
     cpu: float  # of the client's processes
 
 
-Tool = Callable[[Desk, Path, Path], Run]
+Tool = Callable[[Desk, Path, Path], None]
 
 
 @contextlib.contextmanager
@@ -152,23 +146,25 @@ def line(port: int, round_trip_ms: float) -> Iterator[int]:
         yield port
         return
     listener = socket.create_server(("127.0.0.1", 0))
-    process = multiprocessing.get_context("fork").Process(
-        target=_delay, args=(listener, port, round_trip_ms / 1e3), daemon=True
-    )
-    process.start()
+    context = multiprocessing.get_context("fork")
+    words = (listener, port, round_trip_ms / 1e3)
+    processes = [context.Process(target=_delay, args=words) for _ in range(_AT_ONCE)]
+    for process in processes:
+        process.start()
     yield listener.getsockname()[1]
-    process.terminate()
+    for process in processes:
+        process.terminate()
     listener.close()
 
 
 def _delay(listener: socket.socket, port: int, round_trip_s: float) -> None:
-    slow = SlowLine(round_trip_s, None)
+    """Carries one connection after the other."""
     while True:
         near, _ = listener.accept()
         far = socket.create_connection(("127.0.0.1", port))
         for end in (near, far):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=slow.join, args=(far, near), daemon=True).start()
+        SlowLine(round_trip_s, None).join(far, near)
 
 
 def cpu_seconds() -> float:
@@ -177,62 +173,63 @@ def cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def command(words: list[str]) -> Run:
-    """Runs a program that copies a file."""
-    started, cpu = time.monotonic(), cpu_seconds()
-    subprocess.run(words, check=True)
-    seconds = time.monotonic() - started
-    return Run(seconds, seconds, cpu_seconds() - cpu)
-
-
 def scp(*options: str) -> Tool:
     """scp with options."""
 
-    def run(desk: Desk, engine: Path, model: Path) -> Run:
+    def run(desk: Desk, engine: Path, model: Path) -> None:
         there = f"{desk.board.user}@127.0.0.1:{desk.work}/copy"
         words = ["scp", "-q", *options, *desk.ssh_options, "-P", str(desk.port)]
-        return command([*words, f"{model}/{_NAME}", there])
+        subprocess.run([*words, f"{model}/{_NAME}", there], check=True)
 
     return run
 
 
-def rsync(desk: Desk, engine: Path, model: Path) -> Run:
+def rsync(desk: Desk, engine: Path, model: Path) -> None:
+    """rsync without its comparison of blocks."""
     there = f"{desk.board.user}@127.0.0.1:{desk.work}/copy"
     shell = " ".join(["ssh", *desk.ssh_options, "-p", str(desk.port)])
-    return command(["rsync", "-W", "-e", shell, f"{model}/{_NAME}", there])
+    subprocess.run(["rsync", "-W", "-e", shell, f"{model}/{_NAME}", there], check=True)
 
 
-def pushed(desk: Desk, engine: Path, model: Path, watch: Watch) -> Pushed:
+def sending(n_connections: int) -> Tool:
+    """What a push does to send a file, over so many connections."""
+
+    def run(desk: Desk, engine: Path, model: Path) -> None:
+        path = model / _NAME
+        item = Item(_NAME, "0" * 64, path, path.stat().st_size)  # nobody verifies it
+        with Connection.open(desk.board, KnownHosts(desk.work / "known_hosts")) as connection:
+            shell = BoardShell(connection)
+            state = Store(shell).probe()
+            with board_lock(shell, state.root) as nonce:
+                store = Store(shell, nonce)
+                silent = Silent().advance
+                upload(store, item, Stored(), n_connections, silent, silent)
+                assert not store.look([item])[1][item.sha256].missing(item.bytes)
+
+    return run
+
+
+def pushed(desk: Desk, engine: Path, model: Path) -> Pushed:
     """Pushes the engine and the model."""
     target = select(load_targets(engine_root()), "host")
     with Connection.open(desk.board, KnownHosts(desk.work / "known_hosts")) as connection:
-        plan = plan_push(connection, target, engine, model, watch)
-        return push(connection, plan, watch)
+        plan = plan_push(connection, target, engine, model, Silent())
+        return push(connection, plan, Silent())
 
 
-def push_over(n_connections: int) -> Tool:
-    """A push over so many connections."""
-
-    def run(desk: Desk, engine: Path, model: Path) -> Run:
-        vars(push_module)["n_connections"] = lambda *_: n_connections
-        watch = Watch()
-        started, cpu = time.monotonic(), cpu_seconds()
-        done = pushed(desk, engine, model, watch)
-        whole = time.monotonic() - started
-        watch.start("", 0)
-        assert done.connections <= n_connections
-        return Run(watch.seconds[f"sending {_NAME}"], whole, cpu_seconds() - cpu)
-
-    return run
+def whole(desk: Desk, engine: Path, model: Path) -> None:
+    """A push from its first hash to the switch, over as many connections as it chooses."""
+    pushed(desk, engine, model)
 
 
 TOOLS: dict[str, Tool] = {
     "scp": scp(),
     "scp, the push's cipher": scp("-c", "aes128-gcm@openssh.com"),
     "rsync -W": rsync,
-    "push, 1 connection": push_over(1),
-    "push, 2 connections": push_over(2),
-    "push, 4 connections": push_over(4),
+    "sending, 1 connection": sending(1),
+    "sending, 2 connections": sending(2),
+    "sending, 4 connections": sending(4),
+    "push as a whole": whole,
 }
 
 
@@ -243,21 +240,23 @@ def compare(desk: Desk, engine: Path, model: Path, n_rounds: int) -> dict[str, l
         for name, tool in TOOLS.items():
             shutil.rmtree(desk.work / "board", ignore_errors=True)
             (desk.work / "copy").unlink(missing_ok=True)
-            os.sync()
-            runs[name].append(tool(desk, engine, model))
+            started, cpu = time.monotonic(), cpu_seconds()
+            tool(desk, engine, model)
+            runs[name].append(Run(time.monotonic() - started, cpu_seconds() - cpu))
+            print(f"    {name}: {runs[name][-1].wall:.2f} s", file=sys.stderr)
     return runs
 
 
 def show(runs: dict[str, list[Run]], n_bytes: int) -> None:
     """Medians, and the median of the ratios to scp in the same round."""
     for name, these in runs.items():
-        rate = statistics.median(n_bytes / run.sending for run in these) / 1e6
+        seconds = statistics.median(run.wall for run in these)
         pairs = zip(runs["scp"], these, strict=True)
-        ratio = statistics.median(one.sending / run.sending for one, run in pairs)
-        whole = statistics.median(run.whole for run in these)
+        ratio = statistics.median(one.wall / run.wall for one, run in pairs)
         cpu = statistics.median(run.cpu for run in these)
-        print(f"  {name:22} {rate:6.0f} MB/s  {ratio:5.2f} x scp  {whole:6.1f} s in all", end="")
-        print(f"  {cpu:5.1f} s of CPU here")
+        rate = n_bytes / seconds / 1e6
+        print(f"  {name:22} {seconds:6.2f} s  {rate:4.0f} MB/s  {ratio:5.2f} x scp", end="")
+        print(f"  {cpu:5.2f} s of CPU here")
 
 
 def change_expert(model: Path) -> int:
@@ -300,9 +299,9 @@ def main() -> None:
         shutil.rmtree(work / "changed", ignore_errors=True)
         shutil.copytree(options.model, work / "changed")
         desk = Desk(work, port)
-        pushed(desk, options.engine, work / "changed", Watch())
+        pushed(desk, options.engine, work / "changed")
         n_bytes = change_expert(work / "changed")
-        done = pushed(desk, options.engine, work / "changed", Watch())
+        done = pushed(desk, options.engine, work / "changed")
         print(f"one expert of {n_bytes:,} bytes changed: {done.bytes_sent:,} bytes sent", end="")
         print(f" in {done.seconds:.1f} s")
 

@@ -26,10 +26,14 @@ SEGMENT_BYTES = 1 << 25  # a multiple of BLOCK_BYTES
 
 
 def n_connections(n_bytes: int, board: Board, board_cpus: int) -> int:
-    """How many connections are worth while to send so much; each keeps a CPU busy at either end."""
+    """How many connections are worth while to send so much.
+
+    Each keeps a CPU busy at either end, and one is left there for what else there is to do: with
+    two CPUs further connections cost more than they bring (bench/push.py).
+    """
     if n_bytes < LARGE_BYTES or board.limits.push_mb_per_s is not None:
         return 1
-    return min(MOST_CONNECTIONS, board_cpus, len(os.sched_getaffinity(0)))
+    return max(1, min(MOST_CONNECTIONS, board_cpus - 1, len(os.sched_getaffinity(0)) - 1))
 
 
 def upload(

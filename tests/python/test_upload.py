@@ -346,12 +346,16 @@ def test_what_is_missing_is_what_no_range_covers(
     assert list(stored.missing(250)) == missing
 
 
-def test_a_small_file_a_small_board_and_one_with_a_limit_have_one_connection() -> None:
+def test_a_small_file_a_small_board_and_one_with_a_limit_have_one_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {*range(8)})
     large = upload.LARGE_BYTES
     board = Board(name="desk", host="192.0.2.10")
     limited = replace(board, limits=Limits(push_mb_per_s=5))
-    most = min(upload.MOST_CONNECTIONS, len(os.sched_getaffinity(0)))
-    assert upload.n_connections(large, board, 8) == most
+    assert upload.n_connections(large, board, 8) == upload.MOST_CONNECTIONS
+    assert upload.n_connections(large, board, 4) == 3
+    assert upload.n_connections(large, board, 2) == 1
     assert upload.n_connections(large - 1, board, 8) == 1
     assert upload.n_connections(large, board, 1) == 1
     assert upload.n_connections(large, limited, 8) == 1
