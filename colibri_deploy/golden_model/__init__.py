@@ -21,7 +21,7 @@ CHECKPOINT = Path(__file__).parent
 
 # What it is converted to, wherever that is done.
 SHA256 = {
-    MODEL_NAME: "87f72de6204b3cc31eff0ed2e13ccf981bb9e0a54f8841257be49be2762ca258",
+    MODEL_NAME: "dd04c8155c0afced64864671f4031b99b2e40015d9748f5815e5f28ad362a1cd",
     CONFIG_NAME: "64ca971a01ac88245dfd77b4e36bd10f143d526d292c4921484a536edab5e4cf",
 }
 
