@@ -23,12 +23,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_smollm2 import reference_tokenizer
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.normalizers import NFC, NFD
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Split
 
-from colibri_deploy.errors import ConversionError
+from colibri_deploy.demo_model import obtain_demo_model
+from colibri_deploy.errors import ConversionError, DownloadError
+from colibri_deploy.gguf_file import GgufFile
 from colibri_deploy.tokenizer import build_tokenizer_section
+from colibri_deploy.tokenizer_gguf import build_gguf_tokenizer
 
 FIXTURES = (
     "deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "granitemoe", "llama", "mixtral", "olmoe",
@@ -377,6 +381,23 @@ def test_byte_level_gives_every_text_back(
             assert engine.decode(engine.encode(text)) == normalize(text)
 
     gives_back()
+
+
+def test_smollm2_s_gguf_equals_the_library(
+    engine: Engine, require: Callable[[bool, str], None]
+) -> None:
+    try:
+        source = obtain_demo_model()
+    except DownloadError as error:
+        require(False, f"no SmolLM2: {error.message}\n{error.details}")
+        raise
+    library = reference_tokenizer(source)
+    engine.open(build_gguf_tokenizer(GgufFile.open(source)), 49152)
+    special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>"]
+    for text in texts(3, 2500, special):
+        expected = library.encode(text, add_special_tokens=False).ids
+        assert engine.encode(text) == expected, repr(text)
+        assert engine.decode(expected) == library.decode(expected, skip_special_tokens=True)
 
 
 # --- variants ---
