@@ -157,6 +157,8 @@ class ModelConfig:
             raise ConfigError(f"n_kv_heads is {self.n_kv_heads}, expected 1 with kv_rank")
         if latent and self.rotated == self.head_dim:
             raise ConfigError(f"rope_dim is {self.rotated}, expected less than head_dim")
+        if latent and self.qk_clip is not None:
+            raise ConfigError("qk_clip does not go with kv_rank")
 
     def _check_experts(self) -> None:
         if self.top_k > self.n_experts or (self.top_k == 0) != (self.n_experts == 0):
@@ -171,6 +173,8 @@ class ModelConfig:
             raise ConfigError("router_jitter and the router_score sparsemixer go together")
         if self.router_score == "sparsemixer" and self.top_k != 2:
             raise ConfigError(f"top_k is {self.top_k}, expected 2 with sparsemixer")
+        if self.router_score == "sparsemixer" and self.n_groups > 1:
+            raise ConfigError(f"n_groups is {self.n_groups}, expected 1 with sparsemixer")
         if (self.activation == "swiglu_oai") != (self.activation_limit is not None):
             raise ConfigError("activation_limit and the activation swiglu_oai go together")
         self._check_layers("dense_layers", self.dense_layers)

@@ -161,10 +161,12 @@ static const char *contradiction(const struct clb_config *c)
         return "n_groups and top_groups do not fit n_experts and top_k";
     if (c->n_groups == 1 && c->top_groups != 1)
         return "top_groups is larger than n_groups";
-    if (c->router_score == CLB_SPARSEMIXER && (c->top_k != 2 || c->router_jitter == 0))
-        return "sparsemixer needs a top_k of 2 and router_jitter";
-    if (c->activation == CLB_SWIGLU_OAI && c->activation_limit == 0)
-        return "swiglu_oai needs activation_limit";
+    if ((c->router_score == CLB_SPARSEMIXER) != (c->router_jitter > 0))
+        return "router_jitter and sparsemixer go together";
+    if (c->router_score == CLB_SPARSEMIXER && (c->top_k != 2 || c->n_groups > 1))
+        return "sparsemixer needs a top_k of 2 and no groups";
+    if ((c->activation == CLB_SWIGLU_OAI) != (c->activation_limit > 0))
+        return "activation_limit and swiglu_oai go together";
     if (!are_layers(&c->window_layers, c->n_layers) || !are_layers(&c->dense_layers, c->n_layers))
         return "window_layers or dense_layers are not layers in ascending order";
     if (!c->dense_layers.n != !c->dense_ffn_size ||
@@ -172,10 +174,13 @@ static const char *contradiction(const struct clb_config *c)
         return "dense_layers and dense_ffn_size do not fit each other or n_experts";
     if (c->shared_ffn_size && !c->n_experts)
         return "shared_ffn_size is for a model with experts";
-    if (!c->kv_rank != !c->v_dim || (c->q_rank && !c->kv_rank))
-        return "kv_rank, q_rank and v_dim do not fit each other";
-    if (c->kv_rank && (c->n_kv_heads != 1 || c->latent_norm_eps == 0 || c->rope_dim == c->head_dim))
-        return "kv_rank needs n_kv_heads of 1, latent_norm_eps and a rope_dim below head_dim";
+    if (!c->kv_rank != !c->v_dim || !c->kv_rank != !(c->latent_norm_eps > 0) ||
+        (c->q_rank && !c->kv_rank))
+        return "kv_rank, q_rank, v_dim and latent_norm_eps do not fit each other";
+    if (c->kv_rank && (c->n_kv_heads != 1 || c->rope_dim == c->head_dim))
+        return "kv_rank needs n_kv_heads of 1 and a rope_dim below head_dim";
+    if (c->kv_rank && c->qk_clip > 0)
+        return "qk_clip does not go with kv_rank";
     if (c->bos_id >= c->vocab_size)
         return "bos_id is not below vocab_size";
     for (int i = 0; i < c->n_eos; i++)

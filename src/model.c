@@ -195,7 +195,8 @@ static void bind_router(struct binder *b, int layers)
     int hidden = c->hidden_size, n = c->n_experts;
     bind_matrix(b, REQUIRED, &m->router, "router", exact_tiles(layers, n, hidden));
     bind_vector(b, OPTIONAL, &m->router.bias, "router_bias", layers, 1, n);
-    bind_vector(b, OPTIONAL, &m->router_correction, "router_correction", layers, 1, n);
+    if (c->router_score == CLB_SIGMOID)
+        bind_vector(b, OPTIONAL, &m->router_correction, "router_correction", layers, 1, n);
     if (!c->shared_ffn_size)
         return;
     bind_ffn(b, &m->shared, "shared_", layers, 1, c->shared_ffn_size);

@@ -186,16 +186,18 @@ def test_a_key_that_is_unknown_or_missing(run_engine: Run, model: Path) -> None:
         ("rope_dim", 4096, "rope_dim is odd or larger than head_dim"),
         ("rope_kind", "thirds", '"rope_kind" is "thirds", expected one of: half pairs'),
         ("rope_kind", "hal", '"rope_kind" is "hal", expected one of: half pairs'),
-        ("activation", "swiglu_oai", "swiglu_oai needs activation_limit"),
-        ("router_score", "sparsemixer", "sparsemixer needs a top_k of 2 and router_jitter"),
+        ("activation", "swiglu_oai", "activation_limit and swiglu_oai go together"),
+        ("router_score", "sparsemixer", "router_jitter and sparsemixer go together"),
+        ("router_jitter", 0.01, "router_jitter and sparsemixer go together"),
+        ("latent_norm_eps", 1e-6, "kv_rank, q_rank, v_dim and latent_norm_eps do not fit"),
         ("n_groups", 2, "n_groups and top_groups do not fit n_experts and top_k"),
         ("top_groups", 2, "top_groups is larger than n_groups"),
         ("window_layers", [1, 1], "not layers in ascending order"),
         ("window_layers", [7], "not layers in ascending order"),
         ("dense_layers", [0], "dense_layers and dense_ffn_size do not fit"),
         ("dense_ffn_size", 64, "dense_layers and dense_ffn_size do not fit"),
-        ("kv_rank", 32, "kv_rank, q_rank and v_dim do not fit each other"),
-        ("q_rank", 32, "kv_rank, q_rank and v_dim do not fit each other"),
+        ("kv_rank", 32, "kv_rank, q_rank, v_dim and latent_norm_eps do not fit each other"),
+        ("q_rank", 32, "kv_rank, q_rank, v_dim and latent_norm_eps do not fit each other"),
     ],
 )
 def test_a_configuration_that_does_not_fit(
@@ -204,6 +206,30 @@ def test_a_configuration_that_does_not_fit(
     path = model / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(config | {key: value}), encoding="utf-8")
+    assert message in fails(run_engine, 4, "--model", model, "--tokens", "1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"router_score": "sparsemixer", "router_jitter": 0.01, "n_experts": 4, "n_groups": 2}
+            | {"top_groups": 1},
+            "sparsemixer needs a top_k of 2 and no groups",
+        ),
+        (
+            {"kv_rank": 32, "v_dim": 8, "latent_norm_eps": 1e-6, "n_kv_heads": 1, "rope_dim": 4}
+            | {"qk_clip": 1},
+            "qk_clip does not go with kv_rank",
+        ),
+    ],
+)
+def test_keys_that_do_not_go_together(
+    changes: dict[str, object], message: str, run_engine: Run, model: Path
+) -> None:
+    path = model / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | changes), encoding="utf-8")
     assert message in fails(run_engine, 4, "--model", model, "--tokens", "1")
 
 

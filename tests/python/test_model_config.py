@@ -244,6 +244,8 @@ def test_a_wrong_key_that_may_be_absent_is_refused(keys: str, message: str) -> N
     [
         (LATENT | {"rope_dim": 22}, "rope_dim is 22, expected less than head_dim"),
         (SPARSEMIXER | {"top_k": 3}, "top_k is 3, expected 2 with sparsemixer"),
+        (SPARSEMIXER | {"n_groups": 2, "top_groups": 1}, "n_groups is 2, expected 1 with spars"),
+        (LATENT | {"qk_clip": 1.0}, "qk_clip does not go with kv_rank"),
         ({"n_experts": 0, "top_k": 0, "shared_ffn_size": 8}, "shared_ffn_size is 8, but there are"),
         (
             {"n_experts": 0, "top_k": 0, "dense_layers": (0,), "dense_ffn_size": 8},
