@@ -22,7 +22,7 @@ from colibri_deploy.store import Item, Store, Stored
 
 MOST_CONNECTIONS = 4
 LARGE_BYTES = 1 << 27  # less is sent sooner than further connections are there
-SEGMENT_BYTES = 1 << 25  # a multiple of BLOCK_BYTES
+SEGMENT_BYTES = 1 << 26  # a multiple of BLOCK_BYTES
 
 
 def n_connections(n_bytes: int, board: Board, board_cpus: int) -> int:
