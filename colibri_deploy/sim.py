@@ -250,7 +250,7 @@ class SimBoard:
                 if self._closing:
                     sock.close()
                     return
-                transport = paramiko.Transport(sock)
+                transport = _Transport(sock)
                 self._transports.append(transport)
             transport.daemon = True
             transport.add_server_key(self._host_key)
@@ -258,7 +258,10 @@ class SimBoard:
 
     def execute(self, channel: paramiko.Channel, command: bytes) -> None:
         """Runs a command for a client, in threads of its own."""
-        self._start(self._execute, channel, command)
+        transport = channel.get_transport()
+        assert isinstance(transport, _Transport)
+        transport.answered = threading.Event()
+        self._start(self._execute, channel, command, transport.answered)
 
     def start_sftp(self, channel: paramiko.Channel) -> bool:
         """Starts the SFTP server for a client; False: the board has none."""
@@ -272,7 +275,10 @@ class SimBoard:
         """Whether a client may log in."""
         return user == USER and key.asbytes() == self._client_key.asbytes()
 
-    def _execute(self, channel: paramiko.Channel, command: bytes) -> None:
+    def _execute(
+        self, channel: paramiko.Channel, command: bytes, answered: threading.Event
+    ) -> None:
+        answered.wait(_GRACE_SECONDS)  # what ends at once closes the channel
         limits = ""
         if self._faults.file_blocks is not None:
             limits = f"trap '' XFSZ; ulimit -f {self._faults.file_blocks}; "
@@ -333,6 +339,17 @@ class SimBoard:
             thread.join()
         for child in self._children:
             child.wait()
+
+
+class _Transport(paramiko.Transport):
+    """Says when the client knows whether it may run a command."""
+
+    answered = threading.Event()
+
+    def _send_user_message(self, data: paramiko.Message) -> None:
+        super()._send_user_message(data)  # type: ignore[misc] # missing in the stubs
+        if threading.current_thread() is self:
+            self.answered.set()
 
 
 class _Door(paramiko.ServerInterface):
