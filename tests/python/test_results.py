@@ -259,7 +259,12 @@ def test_ctrl_c_ends_connections_names_boards_and_leaves_the_old_release(
     boards = (*desk.arguments, "--board", slow, *gone(tmp_path))
     child = client("push", *boards, "--jobs", "2", "--model", small_model, *outputs)
     deadline = time.monotonic() + 60
-    while not (desk.current.exists() and is_owned(root) and any(root.glob("store/.*.partial"))):
+    while (
+        is_owned(desk.root)
+        or not desk.current.exists()
+        or not is_owned(root)
+        or not any(root.glob("store/.*.partial"))
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(1)
