@@ -29,7 +29,7 @@ test: $(READY)
 	@tests/debian-packages.sh test
 	$(call part,ruff,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
 	$(call part,mypy,$(BIN)/mypy)
-	$(call part,pytest,$(BIN)/pytest -n 2)
+	$(call part,pytest,$(BIN)/pytest -n 2 --no-loadscope-reorder)
 
 bench: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" meson setup --reconfigure build/bench --cross-file cross/$$(uname -m)-linux-musl.ini
