@@ -17,6 +17,7 @@ from colibri_deploy.unicode_sets import added_token_classes, combining_classes, 
 NO_ID = 0xFFFFFFFF
 MARKER = "\u2581"  # what SentencePiece writes for a space
 MAX_PROBES = 32
+VERSION = 2
 MAX_IDS = 1 << 24
 MAX_ADDED_BYTES = 1024
 MAX_STEPS = 8
@@ -295,7 +296,7 @@ def _pack(chunks: Mapping[int, bytes]) -> bytes:
         body += data + bytes(-len(data) % 4)
     if start + len(body) >= 1 << 32:
         raise unsupported("a tokenizer of more than 4 GiB")
-    return b"CLBT" + _u32([1, len(chunks), 0, *table]) + bytes(body)
+    return b"CLBT" + _u32([VERSION, len(chunks), 0, *table]) + bytes(body)
 
 
 def section_bytes(

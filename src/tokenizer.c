@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 enum {
+    VERSION = 2,
     HEADER_SIZE = 16,
     ENTRY_SIZE = 12,
     INFO_SIZE = 32,
@@ -31,10 +32,13 @@ static int open_chunks(struct clb_tokenizer *t, const uint8_t *blob, size_t size
 {
     if (size < HEADER_SIZE || memcmp(blob, "CLBT", 4) != 0)
         return bad(e, "it does not begin with CLBT");
-    if (clb_u32(blob + 4) != 1)
+    uint32_t version = clb_u32(blob + 4);
+    if (version < VERSION)
+        return bad(e, "its version is older than this colibri reads");
+    if (version > VERSION)
         return clb_error(e, COLIBRI_ERROR_FORMAT,
                          "section tokenizer: version %lu is not known; use a newer colibri",
-                         (unsigned long)clb_u32(blob + 4));
+                         (unsigned long)version);
     uint32_t n = clb_u32(blob + 8);
     if (n > (size - HEADER_SIZE) / ENTRY_SIZE || size > UINT32_MAX)
         return bad(e, "its size does not fit its table of chunks");

@@ -749,7 +749,13 @@ def test_an_automaton_that_takes_too_long_is_an_error(engine: Engine, tmp_path: 
 
 @pytest.mark.parametrize(
     ("offset", "value", "message"),
-    [(0, 0, "CLBT"), (4, 2, "version 2"), (8, 1 << 30, "table of chunks"), (16, 77, "chunk 77")],
+    [
+        (0, 0, "CLBT"),
+        (4, 3, "version 3 is not known; use a newer"),
+        (4, 1, "older than this colibri reads"),
+        (8, 1 << 30, "table of chunks"),
+        (16, 77, "chunk 77"),
+    ],
 )
 def test_a_refused_section_says_why(
     engine: Engine, tmp_path: Path, offset: int, value: int, message: str
