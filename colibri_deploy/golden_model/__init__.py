@@ -21,7 +21,7 @@ CHECKPOINT = Path(__file__).parent
 
 # What it is converted to, wherever that is done.
 SHA256 = {
-    MODEL_NAME: "dd04c8155c0afced64864671f4031b99b2e40015d9748f5815e5f28ad362a1cd",
+    MODEL_NAME: "52108e6d353f27639362f82d15b14d4d381eca2d0a15880c66d00a47a705f941",
     CONFIG_NAME: "64ca971a01ac88245dfd77b4e36bd10f143d526d292c4921484a536edab5e4cf",
 }
 
