@@ -6,11 +6,11 @@
 
 SHARED holds fixtures/check.py; ENGINE is the command that starts the engine, for instance
 `qemu-aarch64-static build/jetson-orin/colibri`. Weights are kept as stored; tokens, logits and
-likelihoods must agree. PART is
+likelihoods must agree, and the ids of every prompt's text. PART is
 
-    tokenizer  the checkpoints whose tokenizers are converted too: tokenisation must agree
-    ids        all others, from token ids
-    sample     one prompt of one checkpoint of each kind of attention, router and activation
+    all     every checkpoint
+    three   Mixtral, dense Llama and StarCoder-style
+    sample  one prompt of one checkpoint of each kind of attention, router and activation
 """
 
 import shlex
@@ -18,13 +18,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-TOKENIZER = ("llama", "mixtral", "starcoder_moe")
-KINDS = ("deepseek_v3", "gpt_oss", "phimoe", "qwen2_moe")
-OTHERS = ("deepseek_v2", "glm4_moe", "granitemoe", "olmoe", "qwen3_moe")
 PARTS = {
-    "tokenizer": (TOKENIZER, ""),
-    "ids": ((*KINDS, *OTHERS), ""),
-    "sample": (KINDS, "ascii"),
+    "all": ((".*",), ""),
+    "three": (("llama", "mixtral", "starcoder_moe"), ""),
+    "sample": (("deepseek_v3", "gpt_oss", "phimoe", "qwen2_moe"), "ascii"),
 }
 
 
@@ -40,13 +37,9 @@ def main(shared: Path, part: str, engine: list[str]) -> int:
         *("--cmd", f"{run} --tokens {{ids}} --num_tokens {{n}} --ignore_eos --format ids"),
         *("--logits-cmd", f"{run} --tokens {{ids}} --logits"),
         *("--nll-cmd", f"{run} --tokens {{ids}} --nll"),
+        *("--convert", f"{convert} {{ckpt}} -o {{out}}"),
+        *("--tokenize-cmd", f"{run} --prompt_file {{text_file}} --tokenize"),
     ]
-    if part == "tokenizer":
-        command += ["--convert", f"{convert} {{ckpt}} -o {{out}}"]
-        command += ["--tokenize-cmd", f"{run} --prompt_file {{text_file}} --tokenize"]
-    else:
-        bare = "cp -r {ckpt} {out}.bare && rm {out}.bare/tokenizer.json"
-        command += ["--convert", f"{bare} && {convert} {{out}}.bare -o {{out}}"]
     return subprocess.run(command, check=False).returncode
 
 
