@@ -121,17 +121,28 @@ int colibri_tokenize(const colibri_model *model, const char *text, size_t n_byte
                      size_t *n_ids, colibri_error *error)
 {
     int rc = need_tokenizer(model, error);
-    return rc ? rc : clb_tokenizer_encode(&model->tokenizer, text, n_bytes, ids, n_ids, error);
+    if (!rc)
+        rc = clb_tokenizer_encode(&model->tokenizer, text, n_bytes, ids, n_ids, error);
+    int lost = clb_model_check(model, error);
+    if (lost && !rc)
+        free(*ids);
+    return lost ? lost : rc;
 }
 
 int colibri_detokenize(const colibri_model *model, const int32_t *ids, size_t n_ids, char **text,
                        size_t *n_bytes, colibri_error *error)
 {
     int rc = need_tokenizer(model, error);
-    return rc ? rc : clb_tokenizer_decode(&model->tokenizer, ids, n_ids, text, n_bytes, error);
+    if (!rc)
+        rc = clb_tokenizer_decode(&model->tokenizer, ids, n_ids, text, n_bytes, error);
+    int lost = clb_model_check(model, error);
+    if (lost && !rc)
+        free(*text);
+    return lost ? lost : rc;
 }
 
 struct colibri_decoder {
+    const colibri_model *model;
     struct clb_stream stream;
 };
 
@@ -144,6 +155,7 @@ int colibri_decoder_create(colibri_decoder **out, const colibri_model *model, co
     colibri_decoder *d = malloc(sizeof *d);
     if (!d)
         return clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for a decoder");
+    d->model = model;
     clb_stream_init(&d->stream, &model->tokenizer);
     *out = d;
     return 0;
@@ -152,13 +164,17 @@ int colibri_decoder_create(colibri_decoder **out, const colibri_model *model, co
 int colibri_decoder_push(colibri_decoder *decoder, int32_t id, const char **text, size_t *n_bytes,
                          colibri_error *error)
 {
-    return clb_stream_push(&decoder->stream, id, text, n_bytes, error);
+    int rc = clb_stream_push(&decoder->stream, id, text, n_bytes, error);
+    int lost = clb_model_check(decoder->model, error);
+    return lost ? lost : rc;
 }
 
 int colibri_decoder_end(colibri_decoder *decoder, const char **text, size_t *n_bytes,
                         colibri_error *error)
 {
-    return clb_stream_end(&decoder->stream, text, n_bytes, error);
+    int rc = clb_stream_end(&decoder->stream, text, n_bytes, error);
+    int lost = clb_model_check(decoder->model, error);
+    return lost ? lost : rc;
 }
 
 void colibri_decoder_free(colibri_decoder *decoder)

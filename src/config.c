@@ -115,7 +115,7 @@ static int read_value(struct clb_config *c, struct clb_json *j, const struct key
         break;
     case NUMBER:
         rc = clb_json_number(j, &number);
-        if (!rc && !((float)number > 0 && number < 1e30))
+        if (!rc && !((float)number > 0 && (float)number < 1e30f))
             return clb_json_error(j, "\"%s\" is %g, expected a positive float", key->name, number);
         if (!rc)
             *(float *)(void *)field = (float)number;

@@ -94,7 +94,7 @@ static bool next_match(const struct clb_tokenizer *t, uint32_t low, uint32_t hig
              is(t, CLB_CLASS_WORD, p, end, n)))
             continue;
         if (flags & CLB_ADDED_LSTRIP) {
-            while (start && is(t, CLB_CLASS_SPACE, p, previous_character(p, start), n))
+            while (start > after && is(t, CLB_CLASS_SPACE, p, previous_character(p, start), n))
                 start = previous_character(p, start);
             start = start > after ? start : after;
         }

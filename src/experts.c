@@ -158,7 +158,7 @@ static void log_routes(const struct clb_step *st, int top_k)
             st->first_position + st->n - 1);
     for (int t = 0; t < st->n; t++) {
         char line[32 * CLB_MAX_TOP_K] = "";
-        for (int i = t * top_k, n = 0; i < (t + 1) * top_k; i++)
+        for (int i = t * top_k, n = 0; i < (t + 1) * top_k && n < (int)sizeof line; i++)
             n += snprintf(line + n, sizeof line - (size_t)n, "%s expert_%d (%.2f)",
                           i > t * top_k ? "," : "", r->chosen[i], (double)r->chosen_weight[i]);
         CLB_LOG("routing: token %d ->%s", st->first_position + t, line);

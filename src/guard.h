@@ -7,13 +7,11 @@
 
 #include "base.h"
 
-#include <stdatomic.h>
-
 // A file as it is mapped.
 struct clb_map {
     const uint8_t *data;
     size_t size; // bytes
-    atomic_bool lost; // a part of the file is gone, zeros stand in for it
+    int guard;   // its place in the table of guarded maps, from 1; 0: none
 };
 
 // From now on (for the whole process) zeros are put in place of what is gone of a mapped file, and
@@ -23,5 +21,8 @@ int clb_guard_install(colibri_error *error);
 // For clb_map_open and clb_map_close. False: no room for another map.
 bool clb_guard_add(struct clb_map *map);
 void clb_guard_remove(struct clb_map *map);
+
+// Whether a part of the file is gone and zeros stand in for it.
+bool clb_guard_lost(const struct clb_map *map);
 
 #endif

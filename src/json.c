@@ -52,7 +52,9 @@ static int read_string(struct clb_json *j, char *out, size_t size)
     char seen[32];
     if (!accept(j, '"'))
         return clb_json_error(j, "expected a string, found %s", found(j, seen));
-    size_t n = strcspn(j->at, "\"\\\n");
+    size_t n = 0;
+    while (j->at[n] >= ' ' && j->at[n] <= '~' && j->at[n] != '"' && j->at[n] != '\\')
+        n++;
     if (j->at[n] != '"' || n >= size)
         return clb_json_error(j, "the string at %s is not closed, holds an escape or is too long",
                               found(j, seen));

@@ -142,7 +142,8 @@ static void bind_ffn(struct binder *b, struct clb_ffn *f, const char *prefix, in
         snprintf(name, sizeof name, "%s%s_weights", prefix, p->name);
         bind_matrix(b, p->need, p->matrix, name, tiles(n_layers, n_experts, p->rows, p->cols));
         snprintf(name, sizeof name, "%s%s_bias", prefix, p->name);
-        bind_vector(b, OPTIONAL, &p->matrix->bias, name, n_layers, n_experts, p->rows);
+        if (p->matrix->data)
+            bind_vector(b, OPTIONAL, &p->matrix->bias, name, n_layers, n_experts, p->rows);
     }
     int activation = b->m->config.activation;
     if (!b->rc && !f->gate.data && activation != CLB_GELU && activation != CLB_GELU_TANH)
@@ -203,7 +204,8 @@ static void bind_router(struct binder *b, int layers)
     const struct clb_section *s = find(b, "shared_router");
     int rows = s && s->rows == 2 ? 2 : 1;
     bind_matrix(b, OPTIONAL, &m->shared_router, "shared_router", exact_tiles(layers, rows, hidden));
-    bind_vector(b, OPTIONAL, &m->shared_router.bias, "shared_router_bias", layers, 1, rows);
+    if (m->shared_router.data)
+        bind_vector(b, OPTIONAL, &m->shared_router.bias, "shared_router_bias", layers, 1, rows);
 }
 
 static void bind_sections(struct binder *b)
@@ -286,11 +288,12 @@ static void quantise(struct binder *b, const char *list)
             b->rc = clb_error(b->error, COLIBRI_ERROR_USAGE,
                               "quantize: %s has no matrix of floats that is called %.*s", b->path,
                               (int)n, list);
-        else
+        else {
             b->rc = clb_quantize_matrix(b->matrices[i], (int)s->n_layers, (int)s->n_experts,
                                         &b->m->quantised_here, s->name, b->error);
-        b->m->quantised = true;
-        b->matrices[i] = NULL; // not twice
+            b->m->quantised = true;
+            b->matrices[i] = NULL; // not twice
+        }
         list = type + type_bytes;
         list += *list == ',';
     }
@@ -373,7 +376,7 @@ int clb_model_open(struct colibri_model *m, const char *model_path, const char *
 
 int clb_model_check(const struct colibri_model *m, colibri_error *error)
 {
-    if (!atomic_load(&m->file.map.lost))
+    if (!clb_guard_lost(&m->file.map))
         return 0;
     return clb_error(error, COLIBRI_ERROR_TRUNCATED,
                      "model.bin became shorter while it was in use, or its disk failed: copy it "

@@ -16,9 +16,10 @@ static_assert(sizeof(struct clb_quantised) <= HEAD_BYTES, "the weights follow th
 static void widen(const uint8_t *p, enum clb_dtype dtype, float v[CLB_BLOCK][CLB_TILE_ROWS])
 {
     for (int i = 0; i < CLB_BLOCK * CLB_TILE_ROWS; i++)
-        v[0][i] = dtype == CLB_F32   ? clb_from_bits(clb_u32(p + 4 * i))
-                  : dtype == CLB_F16 ? clb_f16_to_f32(clb_u16(p + 2 * i))
-                                     : clb_bf16_to_f32(clb_u16(p + 2 * i));
+        v[i / CLB_TILE_ROWS][i % CLB_TILE_ROWS] =
+            dtype == CLB_F32   ? clb_from_bits(clb_u32(p + 4 * i))
+            : dtype == CLB_F16 ? clb_f16_to_f32(clb_u16(p + 2 * i))
+                               : clb_bf16_to_f32(clb_u16(p + 2 * i));
 }
 
 // One block of q8: scales of 16 rows, and 8 lines of integers. False: beyond what f16 scales.

@@ -20,11 +20,10 @@ static void sigmoid(const struct clb_kernels *k, float *scores, int n)
         scores[i] = 1 / (1 + scores[i]);
 }
 
-// Gives the experts of all but the groups of largest rank the least rank there is.
-static bool keep_groups(const struct clb_config *c, float *rank)
+// The top_groups groups of largest rank, ascending; their experts' ranks then lie together.
+static bool keep_groups(const struct clb_config *c, float *rank, int32_t *kept)
 {
     float of_group[CLB_MAX_EXPERTS];
-    int32_t kept[CLB_MAX_TOP_K];
     int size = c->n_experts / c->n_groups;
     for (int g = 0; g < c->n_groups; g++) {
         float first = -FLT_MAX, second = -FLT_MAX;
@@ -36,14 +35,8 @@ static bool keep_groups(const struct clb_config *c, float *rank)
     }
     if (!clb_router_select(of_group, c->n_groups, c->top_groups, kept))
         return false;
-    for (int g = 0, next = 0; g < c->n_groups; g++) {
-        if (next < c->top_groups && kept[next] == g) {
-            next++;
-            continue;
-        }
-        for (int i = g * size; i < (g + 1) * size; i++)
-            rank[i] = -FLT_MAX;
-    }
+    for (int i = 0; i < c->top_groups * size; i++)
+        rank[i] = rank[kept[i / size] * size + i % size];
     return true;
 }
 
@@ -130,11 +123,15 @@ bool clb_router_choose(const struct clb_kernels *k, const struct clb_config *c, 
     if (c->router_score == CLB_SIGMOID)
         sigmoid(k, logits, n);
     if (correction || c->n_groups > 1 || c->router_score == CLB_SIGMOID) {
+        int32_t kept[CLB_MAX_TOP_K] = {0}; // with one group: all experts
+        int size = n / c->n_groups;
         for (int i = 0; i < n; i++)
             rank[i] = correction ? logits[i] + correction[i] : logits[i];
-        if ((c->n_groups > 1 && !keep_groups(c, rank)) ||
-            !clb_router_select(rank, n, top_k, experts))
+        if ((c->n_groups > 1 && !keep_groups(c, rank, kept)) ||
+            !clb_router_select(rank, c->top_groups * size, top_k, experts))
             return false;
+        for (int i = 0; i < top_k; i++)
+            experts[i] = kept[experts[i] / size] * size + experts[i] % size;
     }
     if (c->router_score == CLB_SPARSEMIXER)
         mix_sparsely(k, c, logits, experts, weights);

@@ -93,7 +93,9 @@ static int open_pieces(struct clb_tokenizer *t, colibri_error *e)
         uint32_t end = word_at(t, CLB_PIECE_ENDS, id);
         uint8_t flags = t->chunk[CLB_PIECE_FLAGS][id];
         if (end < start || end > t->size[CLB_PIECE_BYTES] || flags & ~CLB_PIECE_ALL ||
-            (flags & CLB_PIECE_BYTE && end - start != 6))
+            (flags & CLB_PIECE_BYTE && end - start != 6) ||
+            (!(t->decoder & CLB_DECODE_BYTES) && // what is put as it is
+             clb_utf8_valid(t->chunk[CLB_PIECE_BYTES] + start, end - start) != end - start))
             return clb_error(e, COLIBRI_ERROR_FORMAT,
                              "section tokenizer: the piece of id %lu is damaged; convert the "
                              "checkpoint again",
@@ -281,7 +283,8 @@ void *clb_reserve(void *p, size_t *size, size_t need, size_t item)
 const uint8_t *clb_tokenizer_piece(const struct clb_tokenizer *t, uint32_t id, uint32_t *n)
 {
     uint32_t start = id ? word_at(t, CLB_PIECE_ENDS, id - 1) : 0;
-    *n = word_at(t, CLB_PIECE_ENDS, id) - start;
+    uint32_t end = word_at(t, CLB_PIECE_ENDS, id);
+    *n = end > start ? end - start : 0; // less: the file has become shorter, see guard.h
     return t->chunk[CLB_PIECE_BYTES] + start;
 }
 

@@ -149,6 +149,12 @@ def test_a_flipped_bit_in_an_unused_expert_is_found_by_verify(
         ),
         ("eos_ids", "[1, null]", '"eos_ids" is null, expected an integer (digits without quotes)'),
         ("n_layers", '2, "n_layers": 2', '"n_layers" stands there twice'),
+        ("norm_eps", "999999999999999e15", '"norm_eps" is 1e+30, expected a positive float'),
+        (
+            "architecture",
+            '"a\x1b[31m"',
+            'the string at a\x1b[31m" is not closed, holds an escape or is too long',
+        ),
     ],
 )
 def test_a_wrong_value_in_the_configuration(

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int failures;
@@ -456,6 +457,33 @@ static void check_shorter(const char *path)
     colibri_free_model(model);
 }
 
+// The tokenizer is the last section.
+static void check_shorter_tokenizer(const char *path)
+{
+    static const int32_t ids[] = {300, 301, 302, 303};
+    char file[4096], *text;
+    const char *part;
+    int32_t *found;
+    size_t n;
+    struct stat st;
+    colibri_error error;
+    colibri_model *model;
+    colibri_decoder *decoder;
+    snprintf(file, sizeof file, "%s/model.bin", path);
+    CHECK(!colibri_guard_sigbus(&error));
+    CHECK(!colibri_load_model(&model, path, NULL, NULL, &error));
+    CHECK(!colibri_decoder_create(&decoder, model, &error));
+    CHECK(!colibri_tokenize(model, "The king", 8, &found, &n, &error) && n > 1);
+    CHECK(!stat(file, &st) && !truncate(file, st.st_size - 24000));
+    CHECK(colibri_tokenize(model, "The king", 8, &found, &n, &error) == COLIBRI_ERROR_TRUNCATED);
+    CHECK(colibri_detokenize(model, ids, 4, &text, &n, &error) == COLIBRI_ERROR_TRUNCATED);
+    for (int i = 0; i < 4; i++)
+        CHECK(colibri_decoder_push(decoder, ids[i], &part, &n, &error) == COLIBRI_ERROR_TRUNCATED);
+    CHECK(colibri_decoder_end(decoder, &part, &n, &error) == COLIBRI_ERROR_TRUNCATED);
+    colibri_decoder_free(decoder);
+    colibri_free_model(model);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -479,6 +507,10 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[1], "shorter")) {
         check_shorter(argv[2]);
+        return !!failures;
+    }
+    if (!strcmp(argv[1], "shorter_tokenizer")) {
+        check_shorter_tokenizer(argv[2]);
         return !!failures;
     }
     struct holdings before = holdings();

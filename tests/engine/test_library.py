@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from synthetic import Shape, write_checkpoint
 
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint
+from colibri_deploy.golden_model import convert_golden_model
 from colibri_deploy.process import run
 from colibri_deploy.targets import machine_arch
 
@@ -104,4 +105,15 @@ def test_a_file_that_becomes_shorter_is_an_error(
     model = shutil.copytree(library_models["f32"], tmp_path / "model")
     assert (model / "model.bin").stat().st_size > 4 * 70_000  # there is something to lose
     result = run([program, "shorter", model], check=False)
+    assert (result.status, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_tokenizer_whose_file_becomes_shorter_is_an_error(program: Path, tmp_path: Path) -> None:
+    convert_golden_model(tmp_path / "model")
+    with (tmp_path / "model" / "model.bin").open("rb") as file:
+        table = file.read(128 * 257)
+    last = table[128 * int.from_bytes(table[24:28], "little") :][:128]
+    assert last.startswith(b"tokenizer\0")
+    assert int.from_bytes(last[80:88], "little") > 24_000  # its size: the cut is within it
+    result = run([program, "shorter_tokenizer", tmp_path / "model"], check=False)
     assert (result.status, result.stdout, result.stderr) == (0, "", "")

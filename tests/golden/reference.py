@@ -187,6 +187,8 @@ def choose(rank: F32, top_k: int, n_groups: int, top_groups: int, by_sum: bool) 
         group_rank = groups[:, 0]
         if by_sum and groups.shape[1] > 1:
             group_rank = groups[:, 0] + groups[:, 1]
+        if not np.all(np.isfinite(group_rank)):
+            raise ArithmeticError("the rank of a group is not finite")
         kept = np.isin(np.arange(n_groups), best(group_rank, top_groups))
         rank = np.where(np.repeat(kept, groups.shape[1]), rank, F(-math.inf))
     return best(rank, top_k)

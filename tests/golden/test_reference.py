@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference
+import reference_file
 import safetensors.numpy
+import synthetic_families
 from goldens import (
     ACROSS_CHUNKS,
     ACROSS_CHUNKS_HASHES,
@@ -21,7 +23,7 @@ from goldens import (
     Key,
 )
 from synthetic import Shape, write_checkpoint
-from synthetic_families import KINDS, MIXED, write_family
+from synthetic_families import KINDS, MIXED, values, write_family
 
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint
 from colibri_deploy.process import Completed, run
@@ -128,6 +130,48 @@ def test_every_kind_of_model_gives_the_same_hash(
         assert (engine.status, engine.stderr, engine.stdout) == (0, "", printed), batch
 
 
+@pytest.mark.parametrize(
+    ("mask", "status"),
+    # the least f32 masks an expert; two in a group make the group's rank infinite
+    [({0: -5.0, 3: -3.4028234663852886e38}, 0), ({0: -3.4028234663852886e38}, 10)],
+)
+def test_an_expert_of_a_group_that_is_left_out_is_not_chosen(
+    mask: dict[int, float],
+    status: int,
+    run_engine: Callable[..., Completed],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def masked(name: str, item: int, shape: reference_file.Shape) -> reference.F32:
+        found = values(name, item, shape)
+        if name == "router_correction":  # 12 experts in 4 groups, of which 2 are kept
+            found[:] = 0
+            found[0, :3] = mask[0]
+            found[0, 3::3] = mask.get(3, 0.0)
+        return found
+
+    monkeypatch.setattr(synthetic_families, "values", masked)
+    write_family("deepseek_v3", "f32", tmp_path / "model")
+    tokens = list(range(1, 10))
+    named = [
+        "--model",
+        tmp_path / "model",
+        "--tokens",
+        ",".join(map(str, tokens)),
+        "--format",
+        "ids",
+    ]
+    engine = run_engine("x86_64", *named, "--num_tokens", "2", "--logits_hash")
+    assert engine.status == status
+    if status:
+        assert "NaN or Inf in the router of layer 1 at position 0" in engine.stderr
+        with pytest.raises(ArithmeticError, match="the rank of a group is not finite"):
+            reference.run(reference.load(tmp_path / "model"), tokens, 2, "f32")
+    else:
+        ids, digest = reference.run(reference.load(tmp_path / "model"), tokens, 2, "f32")
+        assert engine.stdout == f"{','.join(map(str, ids))}\nlogits_hash: clb1:{digest} kv:f32\n"
+
+
 # Two layers, so that what earlier positions see bears on the last logits; two heads share a key.
 SMALL = Shape(hidden=32, ffn=40, experts=3, top_k=2, layers=2, heads=4, kv_heads=2, vocab=50)
 LENGTHS = (1, 255, 256, 257, 512, 513)
@@ -225,9 +269,9 @@ def test_a_score_of_minus_infinity_weighs_nothing(
         f"{place}.k_proj.weight": {(15, 0): -3e25},  # a slow element: RoPE leaves its sign alone
         f"{place}.q_proj.weight": {(15, 1): 1e20},
     }
-    for name, values in overflowing.items():
+    for name, places in overflowing.items():
         tensors[name] = np.zeros_like(tensors[name])
-        for where, value in values.items():
+        for where, value in places.items():
             tensors[name][where] = value
     safetensors.numpy.save_file(tensors, file)
     convert_checkpoint(tmp_path / "checkpoint", tmp_path / "model", "f32")
