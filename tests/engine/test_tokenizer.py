@@ -768,9 +768,16 @@ def test_a_refused_section_says_why(
 
 
 def test_a_pattern_that_would_cut_a_character_is_refused(engine: Engine, tmp_path: Path) -> None:
-    section = section_of(HAND, tmp_path).replace(b"<end>", b"\xa9end>")
+    before, pattern, after = section_of(HAND, tmp_path).rpartition(b"<end>")  # pieces come first
+    section = before + pattern.replace(b"<", b"\xa9") + after
     code, answer = engine.ask("o", struct.pack("<I", 10) + section)
     assert (code, b"not UTF-8" in answer) == (ERROR_FORMAT, True)
+
+
+def test_a_piece_that_is_put_as_it_is_must_be_text(engine: Engine, tmp_path: Path) -> None:
+    section = section_of(HAND, tmp_path).replace(b"<end>", b"\xa9end>", 1)
+    code, answer = engine.ask("o", struct.pack("<I", 10) + section)
+    assert (code, b"the piece of id" in answer) == (ERROR_FORMAT, True)
 
 
 @pytest.mark.parametrize(
