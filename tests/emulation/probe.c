@@ -18,8 +18,8 @@ int main(int argc, char **argv)
     } else if (!strcmp(what, "null")) {
         *(volatile char *)0 = 1;
     } else if (!strcmp(what, "guard")) {
-        volatile char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        volatile char *pages =
+            mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         pages[4096] = 1;
         mprotect((void *)(pages + 4096), 4096, PROT_NONE);
         pages[4095] = 1; // allowed
