@@ -35,6 +35,7 @@ from colibri_deploy.toolchain import Toolchain
 
 _EXCERPT_LINES = 20  # of a compiler's message in an error
 _CODE_OPTIONS = ("b_lto", "debug", "optimization")
+_PROJECT = re.compile(r"^project\(.*?\)$", re.DOTALL | re.MULTILINE)  # the call in meson.build
 _NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")  # fixed by NINJA_STATUS below
 
 
@@ -161,6 +162,7 @@ def _compilation(
         debug,
         str(root),
         cross,
+        _defaults(root),
         toolchain.python,
         toolchain.meson_version,
         toolchain.compiler_version,
@@ -187,6 +189,15 @@ def _compilation(
         ),
         compile=(*toolchain.ninja, "-C", str(directory)),
     )
+
+
+def _defaults(root: Path) -> list[str]:
+    """What says the defaults of Meson's options: a build directory keeps those of its creation."""
+    try:
+        project = _PROJECT.findall((root / "meson.build").read_text(encoding="utf-8"))
+        return [*project, (root / "meson_options.txt").read_text(encoding="utf-8")]
+    except OSError as error:
+        raise BuildError(f"{root} holds no sources of the engine: {error}") from error
 
 
 def _run(

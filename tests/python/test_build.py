@@ -145,6 +145,27 @@ def test_a_debug_build_has_a_directory_of_its_own(tree: Path, toolchain: Toolcha
     assert not (tree / "build" / "a").exists()
 
 
+def test_changed_defaults_reach_the_next_build(tree: Path, toolchain: Toolchain) -> None:
+    """Meson keeps the defaults of a build directory's creation: another one is needed."""
+
+    def built() -> tuple[Path, dict[str, object]]:
+        (one,) = plan([board("a")], root=tree, build_root=tree / "build", toolchain=toolchain)
+        return one.directory, build(one, toolchain)[0].record.options
+
+    first, options = built()
+    assert (options["optimization"], options["isas"]) == ("3", [])
+    (tree / "meson.build").write_text(MESON + "message('more')\n")
+    assert built() == (first, options)
+    (tree / "meson.build").write_text(MESON.replace("=release", "=release', 'optimization=1"))
+    second, options = built()
+    assert options["optimization"] == "1"
+    option = "option('isas', type : 'array', value : ['scalar'])\n"
+    (tree / "meson_options.txt").write_text(option + "option('new', type : 'boolean')\n")
+    third, options = built()
+    assert options["new"] is True
+    assert len({first, second, third}) == 3
+
+
 def test_levels_reach_meson_and_the_record(tree: Path, toolchain: Toolchain) -> None:
     built = build_all(tree, toolchain, board("a", "x86_64", "scalar"))["a"]
     assert built.record.isas == ("scalar",)
