@@ -12,12 +12,12 @@ enum { CLB_BLOCK_ROWS = 32 };
 
 // What one worker needs. Rows are queries: tokens of the block times heads of the group.
 struct clb_attention {
-    struct clb_acts queries; // (rows, key_dim) rotated and scaled
-    float *scores;  // (rows, CLB_CHUNK)
-    float *scaled;  // (rows, CLB_CHUNK) for clb_cache_mix
-    float *part;    // (rows, padded) output of one chunk
-    float *out;     // (rows, padded) merged output, not yet divided by `sum`
-    float *max, *sum;          // (rows)
+    struct clb_acts queries;        // (rows, key_dim) rotated and scaled
+    float *scores;                  // (rows, CLB_CHUNK)
+    float *scaled;                  // (rows, CLB_CHUNK) for clb_cache_mix
+    float *part;                    // (rows, padded) output of one chunk
+    float *out;                     // (rows, padded) merged output, not yet divided by `sum`
+    float *max, *sum;               // (rows)
     float *old_factor, *new_factor; // (rows, padded to 16)
     float *chunk_max, *chunk_sum;   // (rows)
 };

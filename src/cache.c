@@ -8,8 +8,8 @@
 
 #include <sys/mman.h>
 
-int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_dim,
-                     int value_dim, int n_positions, colibri_kv type, colibri_error *error)
+int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_dim, int value_dim,
+                     int n_positions, colibri_kv type, colibri_error *error)
 {
     const size_t bytes[] = {[COLIBRI_KV_F32] = 4, [COLIBRI_KV_F16] = 2, [COLIBRI_KV_Q8] = 1};
     *c = (struct clb_cache){
@@ -23,8 +23,8 @@ int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_
     const size_t elements = (size_t)c->padded;
     const size_t keys = (size_t)clb_round_up((uint64_t)key_dim, CLB_TILE_ROWS);
     const size_t pairs = (keys + CLB_TILE_COLS - 1) / CLB_TILE_COLS;
-    c->key_tile_bytes = type == COLIBRI_KV_Q8 ? pairs * CLB_Q8_PAIR_BYTES
-                                              : keys * CLB_TILE_ROWS * bytes[type];
+    c->key_tile_bytes =
+        type == COLIBRI_KV_Q8 ? pairs * CLB_Q8_PAIR_BYTES : keys * CLB_TILE_ROWS * bytes[type];
     c->value_tile_bytes = (size_t)CLB_CHUNK * CLB_TILE_ROWS * bytes[type];
     c->values_at = CLB_CHUNK / CLB_TILE_ROWS * c->key_tile_bytes;
     c->scales_at = c->values_at + elements / CLB_TILE_ROWS * c->value_tile_bytes;

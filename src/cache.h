@@ -12,7 +12,7 @@ enum { CLB_CHUNK = 256 }; // positions; part of the numerics
 
 struct clb_cache {
     uint8_t *data;
-    size_t size; // bytes of address space; pages are used as they are written
+    size_t size;     // bytes of address space; pages are used as they are written
     colibri_kv type; // never AUTO
     int n_kv_heads, key_dim, value_dim;
     int padded;   // value_dim rounded up to a multiple of 16
@@ -22,8 +22,8 @@ struct clb_cache {
     size_t key_tile_bytes, value_tile_bytes, values_at, scales_at, chunk_bytes;
 };
 
-int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_dim,
-                     int value_dim, int n_positions, colibri_kv type, colibri_error *error);
+int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_dim, int value_dim,
+                     int n_positions, colibri_kv type, colibri_error *error);
 void clb_cache_free(struct clb_cache *c); // a zeroed one is fine
 
 // key (key_dim), value (value_dim). scratch (2 * key_dim rounded up to 64) for the conversion.
@@ -31,8 +31,8 @@ void clb_cache_free(struct clb_cache *c); // a zeroed one is fine
 void clb_cache_put(struct clb_cache *c, const struct clb_kernels *k, int layer, int head,
                    int position, const float *key, const float *value, float *scratch);
 
-// out (n, CLB_CHUNK) = keys of the chunk times queries, rows are positions: for the positions of the
-// first n_tiles tiles.
+// out (n, CLB_CHUNK) = keys of the chunk times queries, rows are positions: for the positions of
+// the first n_tiles tiles.
 void clb_cache_scores(const struct clb_cache *c, const struct clb_kernels *k, int layer, int head,
                       int chunk, int n_tiles, const struct clb_acts *queries, int n, float *out);
 

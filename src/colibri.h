@@ -41,9 +41,9 @@ typedef struct colibri_error {
 typedef struct colibri_model colibri_model;
 
 typedef struct colibri_load_options {
-    const char *isa; // kernels to use, by name; NULL: the best that this CPU can run
-    bool verify;     // check the CRC of every item before returning, not only of small ones
-    bool lock;       // mlock the file: it stays in memory, or loading fails
+    const char *isa;      // kernels to use, by name; NULL: the best that this CPU can run
+    bool verify;          // check the CRC of every item before returning, not only of small ones
+    bool lock;            // mlock the file: it stays in memory, or loading fails
     const char *quantize; // "up:int8,down:int8": sections of floats to round to int8, in memory of
                           // their own; NULL: none
 } colibri_load_options;
@@ -71,7 +71,7 @@ typedef struct colibri_info {
     int32_t top_k;
     int32_t bos_id; // -1: none
     bool has_tokenizer;
-    bool quantised; // some section is stored as integers
+    bool quantised;     // some section is stored as integers
     uint64_t file_size; // bytes
 } colibri_info;
 void colibri_model_info(const colibri_model *model, colibri_info *info);
@@ -114,17 +114,17 @@ typedef int (*colibri_route_fn)(void *user, const colibri_route *route);
 typedef void (*colibri_warning_fn)(void *user, const char *message);
 
 typedef struct colibri_infer_options {
-    int32_t n_tokens;     // how many tokens to generate at most
-    bool ignore_eos;      // go on after an end-of-sequence token
-    bool every_logit;     // also report the logits of every prompt token (for perplexity)
-    bool feed_last;       // feed the last generated token too and report its logits
-    int32_t batch;        // prompt tokens per step; 0: 32
-    int32_t threads;      // 0: 1
-    colibri_kv kv;        // type of the key/value cache
-    float temperature;    // of the choice of a token, up to 100; 0: greedy, the three below unused
-    int32_t top_k;        // choose among so many tokens of largest logits; 0: all
-    float top_p;          // and among the fewest whose probabilities reach this; 0 or 1: all
-    uint64_t seed;        // the choice at a position depends on the seed, on every board alike
+    int32_t n_tokens;  // how many tokens to generate at most
+    bool ignore_eos;   // go on after an end-of-sequence token
+    bool every_logit;  // also report the logits of every prompt token (for perplexity)
+    bool feed_last;    // feed the last generated token too and report its logits
+    int32_t batch;     // prompt tokens per step; 0: 32
+    int32_t threads;   // 0: 1
+    colibri_kv kv;     // type of the key/value cache
+    float temperature; // of the choice of a token, up to 100; 0: greedy, the three below unused
+    int32_t top_k;     // choose among so many tokens of largest logits; 0: all
+    float top_p;       // and among the fewest whose probabilities reach this; 0 or 1: all
+    uint64_t seed;     // the choice at a position depends on the seed, on every board alike
     colibri_route_fn on_route;     // NULL: none; `user` is that of colibri_infer
     colibri_warning_fn on_warning; // the same
 } colibri_infer_options;

@@ -19,8 +19,7 @@ enum {
 
 static const char magic[16] = "COLIBRIv1";
 
-const char *const clb_dtype_names[CLB_N_DTYPES] = {"f32", "f16",   "bf16", "q8",
-                                                   "q4",  "mxfp4", "u8"};
+const char *const clb_dtype_names[CLB_N_DTYPES] = {"f32", "f16", "bf16", "q8", "q4", "mxfp4", "u8"};
 
 static int damaged(const char *path, const char *what, colibri_error *error)
 {
@@ -81,8 +80,8 @@ static int check_header(struct clb_format *f, const char *path, colibri_error *e
 // What dtype, layout and shape imply; 0 if they do not go together or overflow.
 static uint64_t item_size(const struct clb_section *s)
 {
-    static const uint8_t value_bytes[CLB_N_DTYPES] = {[CLB_F32] = 4, [CLB_F16] = 2, [CLB_BF16] = 2,
-                                                      [CLB_U8] = 1};
+    static const uint8_t value_bytes[CLB_N_DTYPES] = {
+        [CLB_F32] = 4, [CLB_F16] = 2, [CLB_BF16] = 2, [CLB_U8] = 1};
     uint64_t rows = s->rows, cols = s->cols, size;
     if (s->layout == CLB_TILES) {
         rows = clb_round_up(rows, CLB_TILE_ROWS);

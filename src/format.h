@@ -8,16 +8,7 @@
 
 #include "file.h"
 
-enum clb_dtype {
-    CLB_F32,
-    CLB_F16,
-    CLB_BF16,
-    CLB_Q8,
-    CLB_Q4,
-    CLB_MXFP4,
-    CLB_U8,
-    CLB_N_DTYPES
-};
+enum clb_dtype { CLB_F32, CLB_F16, CLB_BF16, CLB_Q8, CLB_Q4, CLB_MXFP4, CLB_U8, CLB_N_DTYPES };
 enum clb_layout { CLB_ROWS, CLB_TILES };
 enum { CLB_MAX_SECTIONS = 256 };
 
@@ -33,7 +24,7 @@ struct clb_section {
     char name[32];
     enum clb_dtype dtype;
     enum clb_layout layout;
-    uint32_t n_layers, n_experts, rows, cols; // rows and cols without padding
+    uint32_t n_layers, n_experts, rows, cols;                // rows and cols without padding
     uint64_t offset, layer_stride, expert_stride, item_size; // bytes
     uint32_t first_crc;
 };

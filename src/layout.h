@@ -23,8 +23,7 @@ enum {
 };
 
 // Twice the values of the codes of mxfp4 (e2m1: sign, two bits of exponent, one of mantissa).
-static const int8_t clb_mxfp4_codes[16] = {0, 1,  2,  3,  4,  6,  8,  12,
-                                           0, -1, -2, -3, -4, -6, -8, -12};
+static const int8_t clb_mxfp4_codes[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static inline uint32_t clb_bits(float a)
 {

@@ -229,8 +229,7 @@ static int print_json(const struct output *out, const colibri_model *model, cons
     colibri_model_info(model, &info);
     printf("{\"version\": \"%s\", \"architecture\": \"%s\", \"isa\": \"%s\", \"threads\": %d, "
            "\"kv\": \"%s\", \"prompt_ids\": [",
-           colibri_version(), info.architecture, info.isa, threads,
-           clb_kv_names[stats->kv]);
+           colibri_version(), info.architecture, info.isa, threads, clb_kv_names[stats->kv]);
     print_ids(", ", prompt, n_prompt);
     printf("], \"ids\": [");
     print_ids(", ", out->ids, out->n_ids);
@@ -306,7 +305,9 @@ static int generate(const struct clb_options *o, const colibri_model *model, dou
         .every_logit = o->nll,
         .feed_last = o->logits_hash,
         .batch = (int32_t)o->batch,
-        .threads = (int32_t)(o->threads ? o->threads : cpus < 1 ? 1 : cpus),
+        .threads = (int32_t)(o->threads ? o->threads
+                             : cpus < 1 ? 1
+                                        : cpus),
         .kv = o->kv,
         .temperature = o->temperature,
         .top_k = (int32_t)o->top_k,

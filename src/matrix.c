@@ -44,10 +44,10 @@ void clb_matrix_mm(const struct clb_kernels *k, const struct clb_matrix *m, cons
         struct clb_q8 q = {x->q8.q + first * x->stride, x->q8.scale + block, x->q8.sum + block,
                            x->stride};
         int n_pairs = (m->cols + CLB_TILE_COLS - 1) / CLB_TILE_COLS;
-        (m->dtype == CLB_Q8   ? k->q8_q8_mm
-         : m->dtype == CLB_Q4 ? k->q4_q8_mm
-                              : k->mxfp4_q8_mm)(y, y_stride, w, m->tile_bytes, n_tiles, &q, n_pairs,
-                                                n);
+        (m->dtype == CLB_Q8 ? k->q8_q8_mm
+         : m->dtype == CLB_Q4
+             ? k->q4_q8_mm
+             : k->mxfp4_q8_mm)(y, y_stride, w, m->tile_bytes, n_tiles, &q, n_pairs, n);
         break;
     }
     default: // clb_model_load lets no other type through
@@ -68,11 +68,13 @@ static float value(const struct clb_matrix *m, const uint8_t *p, int rows, int r
     const bool q8 = m->dtype == CLB_Q8;
     int block_bytes = q8 ? CLB_Q8_BLOCK_BYTES : CLB_Q4_BLOCK_BYTES;
     int half = col % CLB_TILE_COLS / CLB_BLOCK, c = col % CLB_BLOCK;
-    const uint8_t *pair = p + (size_t)(col / CLB_TILE_COLS) * (size_t)(CLB_LINE_BYTES + 2 * block_bytes);
+    const uint8_t *pair =
+        p + (size_t)(col / CLB_TILE_COLS) * (size_t)(CLB_LINE_BYTES + 2 * block_bytes);
     const uint8_t *block = pair + CLB_LINE_BYTES + half * block_bytes;
     uint16_t scale = clb_u16(pair + half * CLB_LINE_BYTES / 2 + 2 * row);
     if (q8)
-        return (float)(int8_t)block[c / 4 * CLB_LINE_BYTES + 4 * row + c % 4] * clb_f16_to_f32(scale);
+        return (float)(int8_t)block[c / 4 * CLB_LINE_BYTES + 4 * row + c % 4] *
+               clb_f16_to_f32(scale);
     uint8_t both = block[c / 8 * CLB_LINE_BYTES + 4 * row + c % 4]; // columns 8 p + i, 8 p + 4 + i
     int code = c % 8 < 4 ? both & 15 : both >> 4;
     if (m->dtype == CLB_Q4)

@@ -23,7 +23,7 @@ static inline const float *clb_vector_item(const struct clb_vector *v, int layer
 
 // One matrix of each layer and expert.
 struct clb_matrix {
-    const uint8_t *data; // layer 0, expert 0
+    const uint8_t *data;                  // layer 0, expert 0
     uint64_t layer_stride, expert_stride; // bytes
     enum clb_dtype dtype;
     enum clb_layout layout;
@@ -40,8 +40,7 @@ struct clb_acts {
     size_t stride;    // a multiple of 64; values beyond the vector's end are 0
 };
 
-void clb_matrix_init(struct clb_matrix *m, const struct clb_format *f,
-                     const struct clb_section *s);
+void clb_matrix_init(struct clb_matrix *m, const struct clb_format *f, const struct clb_section *s);
 
 static inline const uint8_t *clb_matrix_item(const struct clb_matrix *m, int layer, int expert)
 {

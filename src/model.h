@@ -31,10 +31,10 @@ struct colibri_model {
     struct clb_matrix embeddings;          // (vocab_size, hidden_size)
     struct clb_matrix position_embeddings; // (max_positions, hidden_size); data NULL: none
     struct clb_norm attention_norm, ffn_norm, final_norm;
-    struct clb_matrix q, k, v;             // (heads * head_dim, hidden_size)
-    struct clb_vector q_norm, k_norm;      // (head_dim) or (heads * head_dim); data NULL: none
-    struct clb_vector sinks;               // (n_heads); data NULL: none
-    struct clb_matrix o;                   // (hidden_size, heads * value_dim)
+    struct clb_matrix q, k, v;        // (heads * head_dim, hidden_size)
+    struct clb_vector q_norm, k_norm; // (head_dim) or (heads * head_dim); data NULL: none
+    struct clb_vector sinks;          // (n_heads); data NULL: none
+    struct clb_matrix o;              // (hidden_size, heads * value_dim)
     // Latent attention: q, k and v go through short vectors.
     struct clb_matrix q_a;                 // (q_rank, hidden_size); then q is (..., q_rank)
     struct clb_matrix kv_a;                // (kv_rank + rope_dim, hidden_size)
@@ -45,8 +45,8 @@ struct colibri_model {
     struct clb_vector router_correction;   // (n_experts); data NULL: none
     struct clb_matrix shared_router;       // (1 or 2, hidden_size); data NULL: none
     struct clb_ffn experts, dense, shared;
-    struct clb_matrix lm_head;             // (vocab_size, hidden_size)
-    struct clb_vector rope;                // (rope_dim / 2) inverse frequencies
+    struct clb_matrix lm_head; // (vocab_size, hidden_size)
+    struct clb_vector rope;    // (rope_dim / 2) inverse frequencies
 
     bool has_tokenizer;
     struct clb_tokenizer tokenizer;

@@ -12,9 +12,9 @@ enum clb_output { CLB_TEXT, CLB_IDS, CLB_JSON };
 struct clb_options {
     const char *model, *config, *prompt, *prompt_file, *tokens, *isa, *sha256, *switch_to[2];
     const char *trace_routing, *quantize;
-    int64_t num_tokens; // -1: not given
-    int64_t batch, threads; // 0: not given
-    int64_t top_k, seed;    // 0: all; 0
+    int64_t num_tokens;       // -1: not given
+    int64_t batch, threads;   // 0: not given
+    int64_t top_k, seed;      // 0: all; 0
     float temperature, top_p; // 0: greedy; all
     const char *kv_name, *format_name;
     colibri_kv kv;

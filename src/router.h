@@ -11,12 +11,12 @@
 // A slot is one token at one expert. Slots are ordered by expert, then by token.
 struct clb_routes {
     int n_slots;
-    int n_active;      // experts that have at least one slot
-    int *active;       // (n_experts) their indices, ascending
-    int *first;        // (n_experts + 1) first slot of each active expert; [n_active] = n_slots
-    int *token;        // (batch * top_k) of each slot
-    float *weight;     // (batch * top_k) of each slot
-    int32_t *chosen;   // (batch, top_k) experts of each token, ascending
+    int n_active;         // experts that have at least one slot
+    int *active;          // (n_experts) their indices, ascending
+    int *first;           // (n_experts + 1) first slot of each active expert; [n_active] = n_slots
+    int *token;           // (batch * top_k) of each slot
+    float *weight;        // (batch * top_k) of each slot
+    int32_t *chosen;      // (batch, top_k) experts of each token, ascending
     float *chosen_weight; // (batch, top_k)
 };
 

@@ -15,29 +15,29 @@ struct clb_state {
     struct clb_pool *pool;
     struct clb_cache cache;
     void *arena;
-    int batch;       // tokens per step, at most
-    int logit_rows;  // rows of logits per step, at most
-    int key_dim, value_dim; // of a head in the cache
+    int batch;                            // tokens per step, at most
+    int logit_rows;                       // rows of logits per step, at most
+    int key_dim, value_dim;               // of a head in the cache
     const colibri_infer_options *options; // the callbacks on_route and on_warning, and
     void *user;                           // what they are called with
     bool warned;
 
     // One step. Strides are rounded up to a multiple of 64; what lies beyond a vector's end is 0.
-    float *x;           // (batch, stride of hidden) residual stream
-    struct clb_acts h;  // (batch, hidden_size) normalised
-    float *q, *k, *v;   // (batch, heads * head_dim); k and v not with latent attention
+    float *x;                  // (batch, stride of hidden) residual stream
+    struct clb_acts h;         // (batch, hidden_size) normalised
+    float *q, *k, *v;          // (batch, heads * head_dim); k and v not with latent attention
     struct clb_acts attention; // (batch, n_heads * value_dim)
     float *sines, *cosines;    // (batch, rope_dim / 2)
     float *router_logits;      // (batch, n_experts rounded up to 16)
     struct clb_routes routes;
-    struct clb_acts gathered;  // (slots, hidden_size) h of each slot
-    struct clb_acts gate;      // (slots, largest size of an FFN) gate, then activation(gate) * up
-    float *up;                 // (slots, stride of gate)
-    float *moe;                // (batch, stride of hidden) sum over experts
-    float *shared_logits;      // (batch, 16)
-    float *shared_weight;      // (batch)
-    float *routed_weight;      // (batch) where the shared expert takes some of it
-    float *logits;             // (logit_rows, vocab_size rounded up to 16)
+    struct clb_acts gathered; // (slots, hidden_size) h of each slot
+    struct clb_acts gate;     // (slots, largest size of an FFN) gate, then activation(gate) * up
+    float *up;                // (slots, stride of gate)
+    float *moe;               // (batch, stride of hidden) sum over experts
+    float *shared_logits;     // (batch, 16)
+    float *shared_weight;     // (batch)
+    float *routed_weight;     // (batch) where the shared expert takes some of it
+    float *logits;            // (logit_rows, vocab_size rounded up to 16)
     size_t q_stride, kv_stride, router_stride, logits_stride;
 
     // Latent attention. Rows of a head lie together: row head * batch + token.

@@ -21,12 +21,12 @@ struct clb_step {
     const int32_t *tokens;
     const struct clb_norm *norm; // to apply
     int norm_layer;
-    int logits_from; // first token whose logits are wanted
-    int window;      // of this layer; 0: none
+    int logits_from;               // first token whose logits are wanted
+    int window;                    // of this layer; 0: none
     int block_tokens, block_heads; // of a block of attention
-    const struct clb_ffn *ffn; // to run over the slots, and
-    int ffn_layer;             // the layer of its sections
-    bool adds_up, is_last;     // to what the FFN before it gave; and then to x
+    const struct clb_ffn *ffn;     // to run over the slots, and
+    int ffn_layer;                 // the layer of its sections
+    bool adds_up, is_last;         // to what the FFN before it gave; and then to x
 };
 
 static inline int clb_chunks(const struct clb_matrix *m)
@@ -41,8 +41,8 @@ static inline int clb_chunk_rows(int n, int chunk)
     return left < CLB_CHUNK_ROWS ? left : CLB_CHUNK_ROWS;
 }
 
-// Multiplies chunk `chunk` of an item with vectors first .. first + n, and adds the bias; y is where
-// its rows go, whole tiles of them.
+// Multiplies chunk `chunk` of an item with vectors first .. first + n, and adds the bias; y is
+// where its rows go, whole tiles of them.
 void clb_step_multiply(const struct clb_step *st, const struct clb_matrix *m, int layer, int expert,
                        int chunk, const struct clb_acts *x, int first, int n, float *y,
                        size_t y_stride);

@@ -10,7 +10,7 @@
 
 // Feeds n <= batch tokens at positions first_position, ...; then s->logits holds the logits of the
 // last n_logits of them.
-int clb_forward(struct clb_state *s, const int32_t *tokens, int n, int first_position,
-                int n_logits, colibri_error *error);
+int clb_forward(struct clb_state *s, const int32_t *tokens, int n, int first_position, int n_logits,
+                colibri_error *error);
 
 #endif
