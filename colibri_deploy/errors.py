@@ -255,6 +255,12 @@ class DeadlineError(ColibriDeployError):
     exit_code = 46
 
 
+class ArchiveError(ColibriDeployError):
+    """An archive of a release holds what none may, or is damaged; the message names the member."""
+
+    exit_code = 49
+
+
 class StoppedError(ColibriDeployError):
     """Ctrl-C; the message names the boards that were not finished."""
 
