@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from guest_memory import EXECUTE, PAGE, READ, WRITE, FaultError, GuestMemory, MemoryFullError
+from guest_threads import AREA_BYTES, SLICE, DeadlockError, GuestThreads
 from linux_calls import ExitedError, LinuxCalls
 
 SHIM_SOURCE = Path(__file__).with_name("bochs_shim.c")
@@ -32,7 +33,11 @@ SHIM_SOURCE = Path(__file__).with_name("bochs_shim.c")
 RAM_BYTES = 1 << 30  # touched pages only take memory of this machine
 STACK_TOP, STACK_BYTES = 0x7FFF_FFFF_0000, 1 << 20
 CALL_ENTRY = 0x7FFE_0000_0000  # where the instruction SYSCALL arrives
+SWITCH_ENTRY = CALL_ENTRY + PAGE // 2  # code that changes vectors and flags for another thread's
+THREAD_AREAS = 0x7FFD_0000_0000
 PIE_BASE = 0x40_0000
+
+NEVER = 2**64 - 1  # as an end of a slice
 
 # What an operating system that knows them enables: x87 and SSE, AVX, AVX-512.
 XCR0_AVX, XCR0_AVX512 = 0x07, 0xE7
@@ -78,13 +83,18 @@ def build_shim(directory: Path) -> Path:
 
 
 def _choose_cpu(model: CpuModel) -> None:
-    """Has the shim create this CPU, in the library that `import bochscpu` will load."""
+    """Tells the shim where the library that `import bochscpu` will load has what it calls there."""
     spec = importlib.util.find_spec("bochscpu")
     assert spec is not None
     (library,) = Path(str(spec.origin)).parent.glob("_bochscpu.*.so")
-    symbol = f"_Z{len(model.creator) + 13}create_{model.creator}_cpuidP8BX_CPU_C"
-    creator = ctypes.cast(getattr(ctypes.CDLL(str(library)), symbol), ctypes.c_void_p)
-    ctypes.c_void_p.in_dll(ctypes.CDLL(None), "bochs_cpu_creator").value = creator.value
+    symbols = {
+        "bochs_cpu_creator": f"_Z{len(model.creator) + 13}create_{model.creator}_cpuidP8BX_CPU_C",
+        "bochs_far_branch": "bx_instr_far_branch",
+    }
+    package, shim = ctypes.CDLL(str(library)), ctypes.CDLL(None)
+    for pointer, symbol in symbols.items():
+        address = ctypes.cast(getattr(package, symbol), ctypes.c_void_p).value
+        ctypes.c_void_p.in_dll(shim, pointer).value = address
 
 
 @dataclass(frozen=True)
@@ -165,8 +175,10 @@ class Machine:
         self._session.missing_page_handler = self._add_page
         self._cpu = self._session.cpu
         self._cpu.state = self._initial_state(model.xcr0, program.entry, stack)
-        self._calls = LinuxCalls(self._memory, self._set_fs)
+        self._threads = GuestThreads(self._memory, THREAD_AREAS)
+        self._calls = LinuxCalls(self._memory, self._threads, self._set_fs, self._clone)
         self._exception: int | None = None
+        self._slice_end = ctypes.c_ulonglong.in_dll(ctypes.CDLL(None), "bochs_slice_end")
         self._hook = bochscpu.Hook()
         self._hook.far_branch = self._on_far_branch
         self._hook.exception = self._on_exception
@@ -194,6 +206,11 @@ class Machine:
         state.star, state.lstar, state.sfmask = 0x10 << 32, CALL_ENTRY, 0
         self._memory.map(CALL_ENTRY, PAGE, READ | EXECUTE)
         self._memory.write(CALL_ENTRY, bytes.fromhex("410f20db 410f22db ffe1"))
+        # RDI and RSI point to the areas of the threads, RSP to the end of the first one:
+        #     pushfq; mov eax, -1; mov edx, eax; xsave64 [rdi]; xrstor64 [rsi]
+        #     lea rsp, [rsi + 0xff8]; popfq; syscall
+        switch = "9c b8ffffffff 89c2 480fae27 480fae2e 488da6f80f0000 9d 0f05"
+        self._memory.write(SWITCH_ENTRY, bytes.fromhex(switch))
         return state
 
     def _segment(self, selector: int, attributes: int, base: int = 0) -> Any:
@@ -204,6 +221,9 @@ class Machine:
 
     def _set_fs(self, base: int) -> None:
         self._cpu.fs = self._segment(0x18, 0xC093, base)
+
+    def _clone(self, *arguments: int) -> int:
+        return self._threads.clone(self._cpu, *arguments)
 
     def _add_page(self, physical: int) -> None:
         page = physical & -PAGE
@@ -220,18 +240,37 @@ class Machine:
         """Runs the program to its end; its exit status."""
         cpu = self._cpu
         while True:
+            sliced = len(self._threads) > 1
+            self._slice_end.value = self.instructions + SLICE if sliced else NEVER
             self._session.run([self._hook])
             if self._exception is not None:
                 return self._killed(self._exception)
-            if cpu.rip != CALL_ENTRY:
+            if cpu.rip == CALL_ENTRY:
+                arguments = (cpu.rdi, cpu.rsi, cpu.rdx, cpu.r10, cpu.r8, cpu.r9)
+                try:
+                    result = self._calls.call(cpu.rax, *arguments)
+                except ExitedError as exited:
+                    return exited.status
+                cpu.rax = result & 0xFFFF_FFFF_FFFF_FFFF
+                if self._threads.current.can_run:
+                    continue
+            elif not sliced or self._slice_end.value != NEVER:
                 sys.stderr.write(f"bochs_run: stopped at {cpu.rip:#x}\n")
                 return 128 + signal.SIGSEGV
-            arguments = (cpu.rdi, cpu.rsi, cpu.rdx, cpu.r10, cpu.r8, cpu.r9)
-            try:
-                result = self._calls.call(cpu.rax, *arguments)
-            except ExitedError as exited:
-                return exited.status
-            cpu.rax = result & 0xFFFF_FFFF_FFFF_FFFF
+            self._switch()
+
+    def _switch(self) -> None:
+        """Gives the CPU to the thread whose turn it is."""
+        thread, cpu = self._threads.next(), self._cpu
+        if thread is self._threads.current:
+            return
+        self._threads.save(cpu)
+        cpu.rdi, cpu.rsi, cpu.rip = self._threads.current.area, thread.area, SWITCH_ENTRY
+        cpu.rsp = cpu.rdi + AREA_BYTES
+        self._slice_end.value = NEVER
+        self._session.run([self._hook])
+        self._threads.restore(cpu, thread)
+        self._set_fs(thread.fs_base)
 
     def _killed(self, vector: int) -> int:
         number = SIGNALS.get(vector, signal.SIGSEGV)
@@ -274,7 +313,7 @@ def main() -> int:
     start = time.monotonic()
     try:
         status = machine.run()
-    except MemoryFullError as error:
+    except (DeadlockError, MemoryFullError) as error:
         parser.error(str(error))
     if args.count:
         seconds = time.monotonic() - start

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls that a static, single-threaded x86-64 Linux program makes, answered in Python.
+"""The system calls that a static x86-64 Linux program makes, answered in Python.
 
 Files are those of this machine, read-only. What is not here is ENOSYS, and named on stderr.
 """
@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 
 from guest_memory import PAGE, FaultError, GuestMemory
+from guest_threads import GuestThreads
 
 _MAPPINGS = 0x2000_0000_0000  # where mmap places what may lie anywhere
 _MAP_FIXED, _MAP_ANONYMOUS = 0x10, 0x20
 _ARCH_SET_FS = 0x1002
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
-_FUTEX_WAKE = 1
 _RLIM_INFINITY = 2**64 - 1
 _UTS_FIELD = 65
 
@@ -40,9 +40,18 @@ def _signed(value: int) -> int:
 class LinuxCalls:
     """The calls by their numbers (arch/x86/entry/syscalls/syscall_64.tbl of Linux)."""
 
-    def __init__(self, memory: GuestMemory, set_fs: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        memory: GuestMemory,
+        threads: GuestThreads,
+        set_fs: Callable[[int], None],
+        clone: Callable[[int, int, int, int, int], int],
+    ) -> None:
+        """`set_fs` sets the base of FS of the CPU; `clone` starts a thread with its registers."""
         self._memory = memory
+        self._threads = threads
         self._set_fs = set_fs
+        self._clone = clone
         self._next_mapping = _MAPPINGS
         self._unknown: set[int] = set()
         self._table: dict[int, Callable[..., int]] = {
@@ -66,7 +75,8 @@ class LinuxCalls:
             24: lambda *_: 0,  # sched_yield
             28: lambda *_: 0,  # madvise
             39: lambda *_: 1,  # getpid
-            60: self._exit,
+            56: lambda *arguments: self._clone(*arguments[:5]),
+            60: self._exit_thread,
             63: self._uname,
             72: lambda *_: 0,  # fcntl
             89: lambda *_: -errno.EINVAL,  # readlink: nothing is a link
@@ -74,9 +84,9 @@ class LinuxCalls:
             149: lambda *_: 0,  # mlock
             150: lambda *_: 0,  # munlock
             158: self._arch_prctl,
-            186: lambda *_: 1,  # gettid
+            186: lambda *_: self._threads.current.id,  # gettid
             200: lambda _, signal, *__: self._exit(128 + signal),  # tkill, of abort()
-            202: self._futex,
+            202: lambda a, op, value, v2, a2, _: self._threads.futex(a, op, value, v2, a2),
             204: self._sched_getaffinity,
             218: lambda *_: 1,  # set_tid_address
             228: self._clock_gettime,
@@ -106,6 +116,10 @@ class LinuxCalls:
 
     def _exit(self, status: int, *_: int) -> int:
         raise ExitedError(status & 0xFF)
+
+    def _exit_thread(self, status: int, *_: int) -> int:
+        self._threads.end()
+        return 0 if len(self._threads) else self._exit(status)
 
     # Files
 
@@ -208,17 +222,9 @@ class LinuxCalls:
     def _arch_prctl(self, code: int, address: int, *_: int) -> int:
         if code != _ARCH_SET_FS:
             return -errno.EINVAL
+        self._threads.current.fs_base = address
         self._set_fs(address)
         return 0
-
-    def _futex(self, address: int, operation: int, value: int, *_: int) -> int:
-        if operation & 0x7F == _FUTEX_WAKE:
-            return 0  # nobody waits: there is one thread
-        (now,) = struct.unpack("<I", self._memory.read(address, 4))
-        if now != value & 0xFFFF_FFFF:
-            return -errno.EAGAIN
-        sys.stderr.write("bochs_run: the only thread waits for another one\n")
-        raise ExitedError(128 + 6)
 
     def _sched_getaffinity(self, _: int, size: int, mask: int, *__: int) -> int:
         if size < 8:

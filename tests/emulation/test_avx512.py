@@ -45,6 +45,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("sapphire_rapids", "avx512_vnni", 0, ""),
         ("sapphire_rapids", "null", 139, "bad address"),
         ("sapphire_rapids", "guard", 139, "bad address"),
+        ("sapphire_rapids", "threads", 0, ""),
     ],
 )
 def test_a_model_runs_what_its_cpu_has_and_nothing_else(

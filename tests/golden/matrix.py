@@ -50,9 +50,9 @@ def third(settings: Sequence[Setting], which: int) -> list[Setting]:
     return [one for i, one in enumerate(settings) if (i // turn + i) % turn == which]
 
 
-def once(sequence: Continuation, threads: int = 2) -> list[Setting]:
+def once(sequence: Continuation) -> list[Setting]:
     """A single setting, with the shortest prompt."""
-    return [Setting("f16", threads, WHOLE, sequence.splits[0])]
+    return [Setting("f16", 2, WHOLE, sequence.splits[0])]
 
 
 def few(sequence: Continuation) -> list[Setting]:
