@@ -167,10 +167,19 @@ def _head_dim(hub: HubConfig, defaults: Defaults) -> int:
     return head_dim
 
 
-def computed(hub: HubConfig, defaults: Defaults) -> dict[str, FloatArray]:
-    """RoPE's frequencies."""
-    rope = read_rope(hub, _head_dim(hub, defaults), defaults.rope)
-    return {"rope": rope.frequencies[None, :]}
+class Decoder:
+    """What a `Family` need not say itself if nothing but RoPE's frequencies is computed."""
+
+    defaults: Defaults
+
+    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
+        """See `Family`."""
+        rope = read_rope(hub, _head_dim(hub, self.defaults), self.defaults.rope)
+        return {"rope": rope.frequencies[None, :]}
+
+    def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
+        """See `Family`."""
+        return IGNORED
 
 
 def layers_after(hub: HubConfig, config: ModelConfig) -> str:

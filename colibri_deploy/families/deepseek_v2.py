@@ -12,14 +12,13 @@ from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.model_config import ModelConfig
 from colibri_deploy.tiles import FloatArray
 
-_DEFAULTS = decoder.Defaults(n_kv_heads=None, norm_eps=1e-6, max_positions=2048)
 
-
-class DeepseekV2:
+class DeepseekV2(decoder.Decoder):
     """DeepseekV2ForCausalLM."""
 
     architecture = "deepseek_v2"
     hub_architecture = "DeepseekV2ForCausalLM"
+    defaults = decoder.Defaults(n_kv_heads=None, norm_eps=1e-6, max_positions=2048)
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
@@ -30,8 +29,8 @@ class DeepseekV2:
         return decoder.read_config(
             hub,
             self.architecture,
-            _DEFAULTS,
-            deepseek.read_heads(hub, _DEFAULTS, "pairs"),
+            self.defaults,
+            deepseek.read_heads(hub, self.defaults, "pairs"),
             ffn_size=hub.integer("moe_intermediate_size"),
             n_experts=n_experts,
             top_k=top_k,
@@ -62,7 +61,7 @@ class DeepseekV2:
 
     def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
         """See `Family`."""
-        return deepseek.computed(hub, config, _DEFAULTS)
+        return deepseek.computed(hub, config, self.defaults)
 
     def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
         """See `Family`."""

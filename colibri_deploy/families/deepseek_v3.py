@@ -10,14 +10,15 @@ from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.model_config import ModelConfig, RopeKind
 from colibri_deploy.tiles import FloatArray
 
-_DEFAULTS = decoder.Defaults(n_kv_heads=None, norm_eps=1e-6, max_positions=4096, bos_id=0, eos_id=1)
 
-
-class DeepseekV3:
+class DeepseekV3(decoder.Decoder):
     """DeepseekV3ForCausalLM."""
 
     architecture = "deepseek_v3"
     hub_architecture = "DeepseekV3ForCausalLM"
+    defaults = decoder.Defaults(
+        n_kv_heads=None, norm_eps=1e-6, max_positions=4096, bos_id=0, eos_id=1
+    )
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
@@ -30,8 +31,8 @@ class DeepseekV3:
         return decoder.read_config(
             hub,
             self.architecture,
-            _DEFAULTS,
-            deepseek.read_heads(hub, _DEFAULTS, kind),
+            self.defaults,
+            deepseek.read_heads(hub, self.defaults, kind),
             ffn_size=hub.integer("moe_intermediate_size"),
             n_experts=n_experts,
             top_k=top_k,
@@ -52,7 +53,7 @@ class DeepseekV3:
 
     def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
         """See `Family`."""
-        return deepseek.computed(hub, config, _DEFAULTS)
+        return deepseek.computed(hub, config, self.defaults)
 
     def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
         """See `Family`."""

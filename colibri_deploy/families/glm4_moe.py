@@ -11,23 +11,21 @@ from colibri_deploy.families.family import WeightSection
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.families.rope import RopeDefaults
 from colibri_deploy.model_config import ModelConfig
-from colibri_deploy.tiles import FloatArray
-
-_DEFAULTS = decoder.Defaults(
-    n_kv_heads=8,
-    norm_eps=1e-5,
-    max_positions=131072,
-    bos_id=None,
-    eos_id=None,
-    rope=RopeDefaults(partial=0.5),
-)
 
 
-class Glm4Moe:
+class Glm4Moe(decoder.Decoder):
     """Glm4MoeForCausalLM."""
 
     architecture = "glm4_moe"
     hub_architecture = "Glm4MoeForCausalLM"
+    defaults = decoder.Defaults(
+        n_kv_heads=8,
+        norm_eps=1e-5,
+        max_positions=131072,
+        bos_id=None,
+        eos_id=None,
+        rope=RopeDefaults(partial=0.5),
+    )
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
@@ -35,8 +33,8 @@ class Glm4Moe:
         return decoder.read_config(
             hub,
             self.architecture,
-            _DEFAULTS,
-            decoder.read_heads(hub, _DEFAULTS),
+            self.defaults,
+            decoder.read_heads(hub, self.defaults),
             ffn_size=hub.integer("moe_intermediate_size"),
             n_experts=n_experts,
             top_k=top_k,
@@ -56,10 +54,6 @@ class Glm4Moe:
             *deepseek.experts(config, correction=True),
             *decoder.after_ffn(config, tied),
         )
-
-    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
-        """See `Family`."""
-        return decoder.computed(hub, _DEFAULTS)
 
     def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
         """See `Family`."""

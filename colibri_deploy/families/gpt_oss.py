@@ -11,35 +11,34 @@ from colibri_deploy.families.family import Kind, WeightSection
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.families.rope import RopeDefaults
 from colibri_deploy.model_config import ModelConfig
-from colibri_deploy.tiles import FloatArray
 
-_DEFAULTS = decoder.Defaults(
-    n_kv_heads=8,
-    norm_eps=1e-5,
-    max_positions=131072,
-    bos_id=None,
-    eos_id=None,
-    head_dim=64,
-    rope=RopeDefaults(
-        theta=150000.0,
-        absent={
-            "rope_type": "yarn",
-            "factor": 32.0,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "truncate": False,
-            "original_max_position_embeddings": 4096,
-        },
-    ),
-)
 _ALPHA = 1.702  # of the engine's swiglu_oai
 
 
-class GptOss:
+class GptOss(decoder.Decoder):
     """GptOssForCausalLM."""
 
     architecture = "gpt_oss"
     hub_architecture = "GptOssForCausalLM"
+    defaults = decoder.Defaults(
+        n_kv_heads=8,
+        norm_eps=1e-5,
+        max_positions=131072,
+        bos_id=None,
+        eos_id=None,
+        head_dim=64,
+        rope=RopeDefaults(
+            theta=150000.0,
+            absent={
+                "rope_type": "yarn",
+                "factor": 32.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+            },
+        ),
+    )
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
@@ -53,8 +52,8 @@ class GptOss:
         return decoder.read_config(
             hub,
             self.architecture,
-            _DEFAULTS,
-            decoder.read_heads(hub, _DEFAULTS),
+            self.defaults,
+            decoder.read_heads(hub, self.defaults),
             ffn_size=hub.integer("intermediate_size"),
             n_experts=n_experts,
             top_k=top_k,
@@ -98,11 +97,3 @@ class GptOss:
                 "down_bias", f"{out}_bias", (experts, hidden), lambda raw: raw[None], (1, hidden)
             ),
         )
-
-    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
-        """See `Family`."""
-        return decoder.computed(hub, _DEFAULTS)
-
-    def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
-        """See `Family`."""
-        return decoder.IGNORED

@@ -10,16 +10,14 @@ from colibri_deploy.families import decoder
 from colibri_deploy.families.family import WeightSection
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.model_config import ModelConfig
-from colibri_deploy.tiles import FloatArray
-
-_DEFAULTS = decoder.Defaults(n_kv_heads=None, norm_eps=1e-6, max_positions=2048)
 
 
-class GraniteMoe:
+class GraniteMoe(decoder.Decoder):
     """GraniteMoeForCausalLM."""
 
     architecture = "granitemoe"
     hub_architecture = "GraniteMoeForCausalLM"
+    defaults = decoder.Defaults(n_kv_heads=None, norm_eps=1e-6, max_positions=2048)
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
@@ -27,8 +25,8 @@ class GraniteMoe:
         return decoder.read_config(
             hub,
             self.architecture,
-            _DEFAULTS,
-            decoder.read_heads(hub, _DEFAULTS),
+            self.defaults,
+            decoder.read_heads(hub, self.defaults),
             ffn_size=hub.integer("intermediate_size"),
             n_experts=n_experts,
             top_k=top_k,
@@ -56,11 +54,3 @@ class GraniteMoe:
             matrix("down_weights", out, (experts, hidden, size), lambda raw: raw, (hidden, size)),
             *decoder.after_ffn(config, tied),
         )
-
-    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
-        """See `Family`."""
-        return decoder.computed(hub, _DEFAULTS)
-
-    def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
-        """See `Family`."""
-        return decoder.IGNORED

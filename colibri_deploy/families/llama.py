@@ -8,22 +8,20 @@ from colibri_deploy.families import decoder
 from colibri_deploy.families.family import WeightSection
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.model_config import ModelConfig
-from colibri_deploy.tiles import FloatArray
-
-_DEFAULTS = decoder.Defaults(n_kv_heads=None, norm_eps=1e-6, max_positions=2048)
 
 
-class Llama:
+class Llama(decoder.Decoder):
     """LlamaForCausalLM."""
 
     architecture = "llama"
     hub_architecture = "LlamaForCausalLM"
+    defaults = decoder.Defaults(n_kv_heads=None, norm_eps=1e-6, max_positions=2048)
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
-        heads = decoder.read_heads(hub, _DEFAULTS)
+        heads = decoder.read_heads(hub, self.defaults)
         ffn_size = hub.integer("intermediate_size")
-        return decoder.read_config(hub, self.architecture, _DEFAULTS, heads, ffn_size=ffn_size)
+        return decoder.read_config(hub, self.architecture, self.defaults, heads, ffn_size=ffn_size)
 
     def sections(
         self, hub: HubConfig, config: ModelConfig, tied: bool
@@ -36,11 +34,3 @@ class Llama:
             *decoder.ffn(config, "", layers, "mlp", config.ffn_size, bias=ffn_bias),
             *decoder.after_ffn(config, tied),
         )
-
-    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
-        """See `Family`."""
-        return decoder.computed(hub, _DEFAULTS)
-
-    def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
-        """See `Family`."""
-        return decoder.IGNORED

@@ -9,18 +9,16 @@ from colibri_deploy.families.family import WeightSection
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.families.rope import RopeDefaults
 from colibri_deploy.model_config import ModelConfig
-from colibri_deploy.tiles import FloatArray
-
-_DEFAULTS = decoder.Defaults(
-    n_kv_heads=8, norm_eps=1e-5, max_positions=131072, rope=RopeDefaults(theta=1000000.0)
-)
 
 
-class Mixtral:
+class Mixtral(decoder.Decoder):
     """MixtralForCausalLM."""
 
     architecture = "mixtral"
     hub_architecture = "MixtralForCausalLM"
+    defaults = decoder.Defaults(
+        n_kv_heads=8, norm_eps=1e-5, max_positions=131072, rope=RopeDefaults(theta=1000000.0)
+    )
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
@@ -29,8 +27,8 @@ class Mixtral:
         return decoder.read_config(
             hub,
             self.architecture,
-            _DEFAULTS,
-            decoder.read_heads(hub, _DEFAULTS),
+            self.defaults,
+            decoder.read_heads(hub, self.defaults),
             ffn_size=hub.integer("intermediate_size"),
             n_experts=n_experts,
             top_k=top_k,
@@ -48,11 +46,3 @@ class Mixtral:
             *decoder.experts(config, f"{moe}.experts", ("w1", "w3", "w2")),
             *decoder.after_ffn(config, tied),
         )
-
-    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
-        """See `Family`."""
-        return decoder.computed(hub, _DEFAULTS)
-
-    def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
-        """See `Family`."""
-        return decoder.IGNORED

@@ -8,18 +8,16 @@ from colibri_deploy.families import decoder
 from colibri_deploy.families.family import WeightSection
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.model_config import ModelConfig
-from colibri_deploy.tiles import FloatArray
-
-_DEFAULTS = decoder.Defaults(
-    n_kv_heads=None, norm_eps=1e-5, max_positions=4096, bos_id=None, eos_id=50279
-)
 
 
-class Olmoe:
+class Olmoe(decoder.Decoder):
     """OlmoeForCausalLM."""
 
     architecture = "olmoe"
     hub_architecture = "OlmoeForCausalLM"
+    defaults = decoder.Defaults(
+        n_kv_heads=None, norm_eps=1e-5, max_positions=4096, bos_id=None, eos_id=50279
+    )
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
@@ -27,8 +25,8 @@ class Olmoe:
         return decoder.read_config(
             hub,
             self.architecture,
-            _DEFAULTS,
-            decoder.read_heads(hub, _DEFAULTS),
+            self.defaults,
+            decoder.read_heads(hub, self.defaults),
             ffn_size=hub.integer("intermediate_size"),
             n_experts=n_experts,
             top_k=top_k,
@@ -48,11 +46,3 @@ class Olmoe:
             *decoder.experts(config, "mlp.experts"),
             *decoder.after_ffn(config, tied),
         )
-
-    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
-        """See `Family`."""
-        return decoder.computed(hub, _DEFAULTS)
-
-    def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
-        """See `Family`."""
-        return decoder.IGNORED

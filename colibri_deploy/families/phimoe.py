@@ -11,22 +11,21 @@ from colibri_deploy.families.family import WeightSection
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.families.rope import RopeDefaults, positive
 from colibri_deploy.model_config import ModelConfig
-from colibri_deploy.tiles import FloatArray
 
-_DEFAULTS = decoder.Defaults(
-    n_kv_heads=8,
-    norm_eps=1e-5,
-    max_positions=131072,
-    rope=RopeDefaults(theta=1000000.0, kinds=("default", "longrope")),
-)
 _NO_JITTER = 1e-20  # below the ratio of any two floats that differ
 
 
-class Phimoe:
+class Phimoe(decoder.Decoder):
     """PhimoeForCausalLM."""
 
     architecture = "phimoe"
     hub_architecture = "PhimoeForCausalLM"
+    defaults = decoder.Defaults(
+        n_kv_heads=8,
+        norm_eps=1e-5,
+        max_positions=131072,
+        rope=RopeDefaults(theta=1000000.0, kinds=("default", "longrope")),
+    )
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
@@ -38,8 +37,8 @@ class Phimoe:
         return decoder.read_config(
             hub,
             self.architecture,
-            _DEFAULTS,
-            decoder.read_heads(hub, _DEFAULTS) | self._magnitude(hub),
+            self.defaults,
+            decoder.read_heads(hub, self.defaults) | self._magnitude(hub),
             ffn_size=hub.integer("intermediate_size"),
             n_experts=n_experts,
             top_k=2,  # whatever num_experts_per_tok says
@@ -68,11 +67,3 @@ class Phimoe:
             *decoder.experts(config, f"{moe}.experts", ("w1", "w3", "w2")),
             *decoder.after_ffn(config, tied, norm_bias=True, head_bias=head_bias),
         )
-
-    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
-        """See `Family`."""
-        return decoder.computed(hub, _DEFAULTS)
-
-    def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
-        """See `Family`."""
-        return decoder.IGNORED

@@ -8,18 +8,16 @@ from colibri_deploy.families import decoder
 from colibri_deploy.families.family import WeightSection
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.model_config import ModelConfig
-from colibri_deploy.tiles import FloatArray
-
-_DEFAULTS = decoder.Defaults(
-    n_kv_heads=4, norm_eps=1e-6, max_positions=32768, bos_id=None, eos_id=None
-)
 
 
-class Qwen3Moe:
+class Qwen3Moe(decoder.Decoder):
     """Qwen3MoeForCausalLM."""
 
     architecture = "qwen3_moe"
     hub_architecture = "Qwen3MoeForCausalLM"
+    defaults = decoder.Defaults(
+        n_kv_heads=4, norm_eps=1e-6, max_positions=32768, bos_id=None, eos_id=None
+    )
 
     def read_config(self, hub: HubConfig) -> ModelConfig:
         """See `Family`."""
@@ -28,8 +26,8 @@ class Qwen3Moe:
         return decoder.read_config(
             hub,
             self.architecture,
-            _DEFAULTS,
-            decoder.read_heads(hub, _DEFAULTS),
+            self.defaults,
+            decoder.read_heads(hub, self.defaults),
             ffn_size=hub.integer("moe_intermediate_size"),
             n_experts=n_experts,
             top_k=top_k,
@@ -51,11 +49,3 @@ class Qwen3Moe:
             *decoder.dense_ffn(config),
             *decoder.after_ffn(config, tied),
         )
-
-    def computed(self, hub: HubConfig, config: ModelConfig) -> dict[str, FloatArray]:
-        """See `Family`."""
-        return decoder.computed(hub, _DEFAULTS)
-
-    def ignored(self, hub: HubConfig, config: ModelConfig) -> tuple[str, ...]:
-        """See `Family`."""
-        return decoder.IGNORED
