@@ -261,6 +261,30 @@ class ArchiveError(ColibriDeployError):
     exit_code = 49
 
 
+class ReleaseFilesError(ColibriDeployError):
+    """The files of a release are not what it says of them; the message names them."""
+
+    exit_code = 50
+
+
+class SignatureError(ColibriDeployError):
+    """A release is not signed, or not by a key that is trusted."""
+
+    exit_code = 51
+
+
+class DowngradeError(ColibriDeployError):
+    """A board has a later version than the one that is to be pushed."""
+
+    exit_code = 52
+
+
+class RebuildError(ColibriDeployError):
+    """A release that is built again has other bytes; the message names the first file."""
+
+    exit_code = 53
+
+
 class StoppedError(ColibriDeployError):
     """Ctrl-C; the message names the boards that were not finished."""
 

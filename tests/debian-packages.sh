@@ -8,7 +8,7 @@ set -eu
 case $1 in
 demo) packages="qemu-user-static" ;; # the demonstration can do without, and says so
 test)
-    packages="binutils binutils-multiarch busybox-static dropbear-bin libnss-wrapper"
+    packages="binutils binutils-multiarch busybox-static dropbear-bin libnss-wrapper minisign"
     packages="$packages openssh-server qemu-system-arm qemu-system-misc qemu-system-x86"
     packages="$packages qemu-user-static"
     ;;

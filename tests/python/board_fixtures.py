@@ -24,7 +24,7 @@ from colibri_deploy.process import Completed, run
 from colibri_deploy.sim import Faults, SimBoard
 from colibri_deploy.targets import load_targets, select
 
-pytest_plugins = ["ssh_servers", "planted_boards"]  # files beside this one
+pytest_plugins = ["ssh_servers", "planted_boards", "release_fixtures"]  # files beside this one
 
 
 @dataclass(frozen=True)
