@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-uint32_t clb_crc32(const void *data, size_t size);
+// The CRC of what `crc` (0: nothing) is the CRC of, followed by data[size].
+uint32_t clb_crc32(uint32_t crc, const void *data, size_t size);
 
 #endif

@@ -15,6 +15,7 @@ enum {
     SECTION_BYTES = 128,
     TILE_ITEM_ALIGN = 4096,
     ROW_ITEM_ALIGN = 64,
+    CRC_BYTES = 64 << 10, // read before a rest
 };
 
 static const char magic[16] = "COLIBRIv1";
@@ -52,7 +53,7 @@ static int check_header(struct clb_format *f, const char *path, colibri_error *e
         return clb_error(error, COLIBRI_ERROR_FORMAT,
                          "%s has format version %u, this Colibri reads 1: a newer one is needed",
                          path, clb_u32(h + 16));
-    if (clb_crc32(h, HEADER_BYTES - 4) != clb_u32(h + 124))
+    if (clb_crc32(0, h, HEADER_BYTES - 4) != clb_u32(h + 124))
         return damaged(path, "the header", error);
     if (clb_u32(h + 16) != 1 || clb_u32(h + 20) != 0x01020304 || !all_zero(h + 64, 60))
         return clb_error(error, COLIBRI_ERROR_FORMAT,
@@ -70,9 +71,9 @@ static int check_header(struct clb_format *f, const char *path, colibri_error *e
         return clb_error(error, COLIBRI_ERROR_FORMAT, "%s: the tables do not fit into the file",
                          path);
     f->crcs = h + crcs;
-    if (clb_crc32(h + HEADER_BYTES, (size_t)f->n_sections * SECTION_BYTES) != clb_u32(h + 56))
+    if (clb_crc32(0, h + HEADER_BYTES, (size_t)f->n_sections * SECTION_BYTES) != clb_u32(h + 56))
         return damaged(path, "the section table", error);
-    if (clb_crc32(f->crcs, 4 * (size_t)f->n_items) != clb_u32(h + 60))
+    if (clb_crc32(0, f->crcs, 4 * (size_t)f->n_items) != clb_u32(h + 60))
         return damaged(path, "the CRC table", error);
     return 0;
 }
@@ -250,17 +251,27 @@ const struct clb_section *clb_format_find(const struct clb_format *f, const char
     return NULL;
 }
 
-int clb_format_verify(const struct clb_format *f, const struct clb_section *s, const char *path,
-                      colibri_error *error)
+int clb_format_verify(const struct clb_format *f, enum clb_part part, clb_rest_fn rest, void *user,
+                      const char *path, colibri_error *error)
 {
-    for (uint32_t l = 0; l < s->n_layers; l++)
-        for (uint32_t e = 0; e < s->n_experts; e++) {
-            const uint8_t *crc = f->crcs + 4 * ((size_t)s->first_crc + l * s->n_experts + e);
-            if (clb_crc32(clb_item(f, s, l, e), (size_t)s->item_size) != clb_u32(crc))
+    for (const struct clb_section *s = f->sections; s < f->sections + f->n_sections; s++) {
+        if (!(part & (clb_is_large(s) ? CLB_LARGE : CLB_SMALL)))
+            continue;
+        for (uint32_t i = 0; i < s->n_layers * s->n_experts; i++) {
+            uint32_t l = i / s->n_experts, e = i % s->n_experts, crc = 0;
+            const uint8_t *p = clb_item(f, s, l, e), *end = p + s->item_size;
+            for (size_t n; p < end; p += n) {
+                n = end - p < CRC_BYTES ? (size_t)(end - p) : CRC_BYTES;
+                crc = clb_crc32(crc, p, n);
+                if (rest && !rest(user))
+                    return 0;
+            }
+            if (crc != clb_u32(f->crcs + 4 * (size_t)(s->first_crc + i)))
                 return clb_error(error, COLIBRI_ERROR_CORRUPT,
                                  "%s: section %s, layer %u, expert %u does not match its "
                                  "checksum: the file is damaged, copy or convert it again",
                                  path, s->name, l, e);
         }
+    }
     return 0;
 }

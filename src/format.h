@@ -48,8 +48,17 @@ static inline const uint8_t *clb_item(const struct clb_format *f, const struct c
     return f->map.data + s->offset + layer * s->layer_stride + expert * s->expert_stride;
 }
 
-// Checks the CRC of each item of one section.
-int clb_format_verify(const struct clb_format *f, const struct clb_section *s, const char *path,
-                      colibri_error *error);
+// Whether a section has more than 8 MiB: it is too large to be checked at every load.
+static inline bool clb_is_large(const struct clb_section *s)
+{
+    return s->item_size > (8 << 20) / (s->n_layers * s->n_experts);
+}
+
+// Checks the CRC of each item of the small sections, of the large ones, or of all. Calls
+// rest(user), unless it is NULL, after each 64 KB, and ends early with 0 if that is false.
+enum clb_part { CLB_SMALL = 1, CLB_LARGE = 2, CLB_ALL = 3 };
+typedef bool (*clb_rest_fn)(void *user);
+int clb_format_verify(const struct clb_format *f, enum clb_part part, clb_rest_fn rest, void *user,
+                      const char *path, colibri_error *error);
 
 #endif

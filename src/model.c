@@ -7,9 +7,6 @@
 
 #include <stdio.h>
 
-// Sections up to this size are checked at every load.
-enum { SMALL_SECTION = 8 << 20 };
-
 enum types { ONLY_F32, FLOATS, ANY };
 enum need { REQUIRED, OPTIONAL };
 
@@ -327,20 +324,6 @@ static int open_tokenizer(struct colibri_model *m, const char *path, colibri_err
                               (uint32_t)m->config.vocab_size, error);
 }
 
-static int verify(const struct clb_format *f, bool all, const char *path, colibri_error *error)
-{
-    for (uint32_t i = 0; i < f->n_sections; i++) {
-        const struct clb_section *s = &f->sections[i];
-        uint64_t items = (uint64_t)s->n_layers * s->n_experts;
-        if (!all && s->item_size > SMALL_SECTION / items)
-            continue;
-        int rc = clb_format_verify(f, s, path, error);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
 int clb_model_open(struct colibri_model *m, const char *model_path, const char *config_path,
                    const colibri_load_options *options, colibri_error *error)
 {
@@ -361,7 +344,8 @@ int clb_model_open(struct colibri_model *m, const char *model_path, const char *
         rc = b.rc;
     }
     if (!rc)
-        rc = verify(&m->file, o->verify, model_path, error);
+        rc = clb_format_verify(&m->file, o->verify ? CLB_ALL : CLB_SMALL, NULL, NULL, model_path,
+                               error);
     if (!rc && o->quantize) {
         quantise(&b, o->quantize);
         rc = b.rc;
@@ -370,21 +354,24 @@ int clb_model_open(struct colibri_model *m, const char *model_path, const char *
         rc = check_rope(m, model_path, error);
     if (!rc)
         rc = open_tokenizer(m, model_path, error);
+    if (!rc && !o->verify)
+        rc = clb_scrub_start(&m->scrub, &m->file, error);
     int lost = clb_model_check(m, error); // then whatever else was found comes from that
     return lost ? lost : rc;
 }
 
 int clb_model_check(const struct colibri_model *m, colibri_error *error)
 {
-    if (!clb_guard_lost(&m->file.map))
-        return 0;
-    return clb_error(error, COLIBRI_ERROR_TRUNCATED,
-                     "model.bin became shorter while it was in use, or its disk failed: copy it "
-                     "again, and replace a model by renaming, never by writing over it");
+    if (clb_guard_lost(&m->file.map))
+        return clb_error(error, COLIBRI_ERROR_TRUNCATED,
+                         "model.bin became shorter while it was in use, or its disk failed: copy "
+                         "it again, and replace a model by renaming, never by writing over it");
+    return clb_scrub_check(&m->scrub, error);
 }
 
 void clb_model_close(struct colibri_model *m)
 {
+    clb_scrub_stop(&m->scrub);
     clb_quantize_free(m->quantised_here);
     clb_format_close(&m->file);
 }

@@ -8,6 +8,7 @@
 #include "config.h"
 #include "matrix.h"
 #include "quantize.h"
+#include "scrub.h"
 #include "tokenizer.h"
 
 // An RMS norm, or with a bias a layer norm.
@@ -23,6 +24,7 @@ struct clb_ffn {
 
 struct colibri_model {
     struct clb_format file;
+    struct clb_scrub scrub;
     struct clb_config config;
     struct clb_kernels kernels;
     bool quantised;
@@ -54,7 +56,8 @@ struct colibri_model {
 
 int clb_model_open(struct colibri_model *m, const char *model_path, const char *config_path,
                    const colibri_load_options *options, colibri_error *error);
-// An error if a part of the file is gone, which what was just computed may have used.
+// An error if a part of the file is gone or found damaged, which what was just computed may have
+// used.
 int clb_model_check(const struct colibri_model *m, colibri_error *error);
 void clb_model_close(struct colibri_model *m); // a zeroed or half-opened one is fine
 

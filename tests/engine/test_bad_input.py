@@ -113,7 +113,8 @@ def test_a_flipped_bit_in_an_unused_expert_is_found_by_verify(
     run_engine: Run, tmp_path: Path, make_checkpoint: Callable[..., Path]
 ) -> None:
     # Experts of more than 8 MiB in all: loading alone does not read them.
-    big = make_checkpoint(tmp_path / "big", hidden=256, ffn=1024, experts=9, layers=1, heads=4)
+    shape = {"hidden": 256, "ffn": 1024, "experts": 9, "layers": 1, "heads": 4}
+    big = make_checkpoint(tmp_path / "big", max_positions=65536, **shape)
     convert_checkpoint(big, tmp_path / "model", "f32")
     arguments: list[str | Path] = ["--model", tmp_path / "model", "--tokens", "1,2,3"]
     arguments += ["--num_tokens", "0", "--format", "ids", "--logits_hash", "--threads", "1"]
@@ -131,6 +132,14 @@ def test_a_flipped_bit_in_an_unused_expert_is_found_by_verify(
     assert hashes.count(before.stdout) >= 3
     verified = run_engine("x86_64", "--model", tmp_path / "model", "--verify")
     assert verified.stdout == "verified: every checksum of the model matches\n"
+    # The background check reads gate_weights and up_weights in less time than this call takes.
+    flip(path, offset + 8 * stride)
+    arguments = ["--model", tmp_path / "model", "--tokens", "1,2,3", "--num_tokens", "60000"]
+    line = fails(run_engine, 7, *arguments, "--ignore_eos", "--threads", "1", "--format", "ids")
+    assert line == (
+        "model.bin: section up_weights, layer 0, expert 8 does not match its checksum: "
+        "the file is damaged, copy or convert it again"
+    )
 
 
 @pytest.mark.parametrize(

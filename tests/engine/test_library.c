@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int failures;
+static atomic_int failures;
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -484,6 +484,40 @@ static void check_shorter_tokenizer(const char *path)
     colibri_free_model(model);
 }
 
+// ---- A large section that is damaged: found in the background ----
+
+static void *infer_until_error(void *user)
+{
+    colibri_error error;
+    int rc = 0;
+    for (int tries = 0; !rc && tries < 100000; tries++)
+        rc = infer_some(user, 1, &error);
+    CHECK(rc == COLIBRI_ERROR_CORRUPT && is_line(&error));
+    CHECK(strstr(error.message, "section down_weights, layer 0, expert 8 does not match"));
+    return NULL;
+}
+
+static void check_damaged(const char *path)
+{
+    struct holdings before = holdings();
+    colibri_error error;
+    colibri_model *model;
+    for (int i = 0; i < 20; i++) { // freed before the check is through
+        CHECK(!colibri_load_model(&model, path, NULL, NULL, &error));
+        colibri_free_model(model);
+        CHECK(as_before(before));
+    }
+    pthread_t other;
+    CHECK(!colibri_load_model(&model, path, NULL, NULL, &error));
+    CHECK(!pthread_create(&other, NULL, infer_until_error, model));
+    infer_until_error(model);
+    pthread_join(other, NULL);
+    CHECK(infer_some(model, 3, &error) == COLIBRI_ERROR_CORRUPT); // and so does every later call
+    CHECK(infer_some(model, 1, NULL) == COLIBRI_ERROR_CORRUPT);
+    colibri_free_model(model);
+    CHECK(as_before(before));
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -511,6 +545,10 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[1], "shorter_tokenizer")) {
         check_shorter_tokenizer(argv[2]);
+        return !!failures;
+    }
+    if (!strcmp(argv[1], "damaged")) {
+        check_damaged(argv[2]);
         return !!failures;
     }
     struct holdings before = holdings();

@@ -3,6 +3,7 @@
 """The promises of colibri.h, checked by a C program that links the library (test_library.c)."""
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from synthetic import Shape, write_checkpoint
 
 from colibri_deploy.convert import DTypeChoice, convert_checkpoint
 from colibri_deploy.golden_model import convert_golden_model
+from colibri_deploy.model_file import ModelFile
 from colibri_deploy.process import run
 from colibri_deploy.targets import machine_arch
 
@@ -105,6 +107,23 @@ def test_a_file_that_becomes_shorter_is_an_error(
     model = shutil.copytree(library_models["f32"], tmp_path / "model")
     assert (model / "model.bin").stat().st_size > 4 * 70_000  # there is something to lose
     result = run([program, "shorter", model], check=False)
+    assert (result.status, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_damage_in_a_large_section_is_found_while_the_model_is_used(
+    program: Path, tmp_path: Path, make_checkpoint: Callable[..., Path]
+) -> None:
+    shape = {"hidden": 256, "ffn": 1024, "experts": 9, "layers": 1, "heads": 4}
+    convert_checkpoint(make_checkpoint(tmp_path / "big", **shape), tmp_path / "model", "f32")
+    path = tmp_path / "model" / "model.bin"
+    down = ModelFile.open(path).section("down_weights")
+    assert down.size > 8 << 20
+    with path.open("r+b") as file:
+        file.seek(down.item_offset(0, 8) + down.item_size - 1)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([last ^ 1]))
+    result = run([program, "damaged", tmp_path / "model"], check=False)
     assert (result.status, result.stdout, result.stderr) == (0, "", "")
 
 

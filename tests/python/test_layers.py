@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "format"),
     ("kernels", "cpu"),
     ("matrix", "threads"),
-    ("attention", "cache", "quantize", "rope", "router", "sampler"),
+    ("attention", "cache", "quantize", "rope", "router", "sampler", "scrub"),
     ("unicode", "tokenizer.h", "pretokenizer"),
     ("tokenizer", "bpe", "encoder", "decoder", "normalizer"),
     ("model",),
