@@ -25,6 +25,7 @@ from colibri_deploy.cli.doctor import doctor
 from colibri_deploy.cli.emulate import emulate
 from colibri_deploy.cli.inspect import inspect
 from colibri_deploy.cli.push import push
+from colibri_deploy.cli.release import release
 from colibri_deploy.cli.rollback import rollback
 from colibri_deploy.cli.run import run
 from colibri_deploy.cli.smoke import smoke
@@ -62,6 +63,7 @@ cli.add_command(doctor)
 cli.add_command(emulate)
 cli.add_command(inspect)
 cli.add_command(push)
+cli.add_command(release)
 cli.add_command(rollback)
 cli.add_command(run)
 cli.add_command(smoke)

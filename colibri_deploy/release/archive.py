@@ -65,7 +65,7 @@ def tar_bytes(members: Iterable[tuple[str, int, bytes | Path]], mtime: int) -> b
     names: set[str] = set()
     for name, mode, source in sorted(members, key=lambda member: member[0].encode()):
         content = _read(source)
-        _check(name, mode, len(content), names)
+        check_member(name, mode, len(content), names)
         parts += [_header(name, mode, len(content), mtime), content, _padding(len(content))]
     return b"".join((*parts, _END))
 
@@ -201,7 +201,7 @@ def _parse(header: bytes, names: set[str]) -> tuple[str, int, int]:
     if kind != (_DIRECTORY if name.endswith("/") else _FILE):
         raise ArchiveError(f"{name!r} is of type {kind!r}, neither a file nor a directory")
     mode, size, mtime = (_octal(header[slice(*at)]) for at in ((100, 108), (124, 136), (136, 148)))
-    _check(name, mode, size, names)
+    check_member(name, mode, size, names)
     if header != _header(name, mode, size, mtime):
         raise ArchiveError(f"the header of {name!r} is damaged, or says more than it may")
     return name, mode, size
@@ -212,8 +212,8 @@ def _octal(field: bytes) -> int:
     return int(digits, 8) if _DIGITS.fullmatch(digits) else 0  # which is not what it said
 
 
-def _check(name: str, mode: int, size: int, names: set[str]) -> None:
-    """Raises ArchiveError unless a release may have the member; adds it to `names`."""
+def check_member(name: str, mode: int, size: int, names: set[str]) -> None:
+    """Raises ArchiveError unless a release may have the member; adds its name to `names`."""
     parts = name.removesuffix("/").split("/")
     if name.startswith("/"):
         raise ArchiveError(f"{name!r} is an absolute path")

@@ -4,14 +4,25 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from colibri_deploy.errors import (
+    ArchiveError,
+    ColibriDeployError,
+    FileMissingError,
+    ReleaseFilesError,
+    SignatureError,
+)
 from colibri_deploy.process import run
 from colibri_deploy.release.archive import write_tar
 from colibri_deploy.release.provenance import write_provenance
@@ -52,6 +63,98 @@ class Signer:
         for path in (directory / SUMS_NAME, *directory.glob("*.intoto.json")):
             self.sign_file(path)
 
+
+@dataclass(frozen=True)
+class Damage:
+    """What is wrong with a release, and what is to be said of it."""
+
+    do: Callable[[Path, Signer], None]
+    error: type[ColibriDeployError]
+    message: str  # the beginning
+
+
+def _flip(name: str) -> Callable[[Path, Signer], None]:
+    def do(directory: Path, signer: Signer) -> None:
+        path = directory / name
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+    return do
+
+
+def _remove(name: str) -> Callable[[Path, Signer], None]:
+    return lambda directory, signer: (directory / name).unlink()
+
+
+def _plant(info: tarfile.TarInfo) -> Callable[[Path, Signer], None]:
+    """What only somebody with the key could do: the sums are made again, and signed."""
+
+    def do(directory: Path, signer: Signer) -> None:
+        path = directory / TARBALL
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            tar.addfile(info, io.BytesIO())
+        path.write_bytes(gzip.compress(file.getvalue() + gzip.decompress(path.read_bytes())))
+        write_sums(directory)
+        signer.sign(directory)
+
+    return do
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o644) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.linkname = kind, mode, "/etc" if kind == tarfile.SYMTYPE else ""
+    return info
+
+
+def _add(directory: Path, signer: Signer) -> None:
+    (directory / "more.txt").write_text("more\n")
+
+
+TARBALL = f"colibri-{VERSION}-linux-x86_64.tar.gz"
+_SBOM = f"colibri-{VERSION}.cdx.json"
+_PROVENANCE = f"colibri-{VERSION}.intoto.json"
+_ENGINES = f"colibri-{VERSION}-engines.sha256"
+DAMAGES: dict[str, Damage] = {
+    **{
+        f"flipped byte in {name}": Damage(_flip(name), ReleaseFilesError, f"{name}: changed")
+        for name in (TARBALL, _SBOM, _ENGINES, "release.json")
+    },
+    "flipped byte in SHA256SUMS": Damage(
+        _flip(SUMS_NAME), SignatureError, "SHA256SUMS is not signed by SHA256:"
+    ),
+    "flipped byte in provenance": Damage(
+        _flip(_PROVENANCE), SignatureError, f"{_PROVENANCE} is not signed by SHA256:"
+    ),
+    "missing release.json": Damage(
+        _remove("release.json"), ReleaseFilesError, "release.json: missing"
+    ),
+    "missing provenance": Damage(
+        _remove(_PROVENANCE), ReleaseFilesError, f"{_PROVENANCE}: missing"
+    ),
+    "missing sums": Damage(_remove(SUMS_NAME), FileMissingError, "there is no SHA256SUMS in "),
+    "missing signature": Damage(
+        _remove("SHA256SUMS.sig"),
+        SignatureError,
+        "SHA256SUMS is not signed: there is no SHA256SUMS.sig",
+    ),
+    "extra file": Damage(_add, ReleaseFilesError, "more.txt: not in SHA256SUMS"),
+    "planted ../x": Damage(
+        _plant(_member("../x")),
+        ArchiveError,
+        f"{TARBALL}: '../x' leads out of the archive",
+    ),
+    "planted symlink": Damage(
+        _plant(_member("x", tarfile.SYMTYPE)), ArchiveError, f"{TARBALL}: 'x' is a symbolic link"
+    ),
+    "planted device": Damage(
+        _plant(_member("x", tarfile.CHRTYPE)), ArchiveError, f"{TARBALL}: 'x' is a character device"
+    ),
+    "planted setuid": Damage(
+        _plant(_member("x", mode=0o4755)), ArchiveError, f"{TARBALL}: 'x' has the set-user-ID bit"
+    ),
+}
 
 NewSigner = Callable[[str], Signer]
 
@@ -105,7 +208,14 @@ def seal_release(directory: Path, root: Path, version: str = VERSION) -> None:
         root=root,
         toolchain=find_toolchain(),
     )
-    record = {"version": version, "commit": COMMIT}
+    record = {
+        "version": version,
+        "commit": COMMIT,
+        "artifacts": [
+            {"name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            for path in directory.glob("*.tar.gz")
+        ],
+    }
     (directory / "release.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
     write_sums(directory)
     write_provenance(

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `release verify`, and how other verbs are told which key is trusted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+
+from colibri_deploy.cli.console import print_json, stdout_console
+from colibri_deploy.errors import ColibriDeployError
+from colibri_deploy.release.signature import TrustedKey, read_keys
+from colibri_deploy.release.verify import Check, verify_release
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def trusted_keys(path: Path | None) -> list[TrustedKey]:
+    """The keys in a file. Raises FileMissingError and SignatureError."""
+    return read_keys(path) if path is not None else []
+
+
+@click.command()
+@click.argument("place", type=click.Path(path_type=Path), metavar="DIR|FILE")
+@click.option(
+    "--key",
+    type=_FILE,
+    envvar="COLIBRI_RELEASE_KEY",
+    metavar="FILE",
+    help="The public key that is trusted: OpenSSH's, a file of allowed signers, or minisign's.  "
+    "[env: COLIBRI_RELEASE_KEY]",
+)
+@click.option("--allow-unsigned", is_flag=True, help="Check the files where no key is given.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def verify(place: Path, key: Path | None, allow_unsigned: bool, as_json: bool) -> None:
+    """Check a release: DIR that holds all of it, or one FILE beside its SHA256SUMS.
+
+    Signature, checksums, members of archives, and whether all files agree with each other. Nothing
+    is fetched.
+    """
+    checks: list[Check] = []
+    failure: ColibriDeployError | None = None
+    signed_by: TrustedKey | None = None
+    try:
+        signed_by = verify_release(
+            place, trusted_keys(key), checks.append, allow_unsigned=allow_unsigned
+        )
+    except ColibriDeployError as error:
+        failure = error
+    if as_json:
+        print_json(
+            {
+                "release": str(place),
+                "ok": failure is None,
+                "signed_by": signed_by.fingerprint if signed_by else None,
+                "checks": [asdict(check) for check in checks],
+                "error": failure.message if failure else None,
+            }
+        )
+    else:
+        _print(checks)
+    if failure is not None:
+        raise failure
+
+
+def _print(checks: list[Check]) -> None:
+    table = Table(box=box.SIMPLE, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in checks:
+        table.add_row(check.name, check.detail)
+    stdout_console().print(table)
