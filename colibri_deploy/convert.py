@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from colibri_deploy.chat_template import add_chat_form
 from colibri_deploy.deepspeed_source import deepspeed_directory, open_deepspeed_source
 from colibri_deploy.dtype_choice import (
     DTYPE_CHOICES as DTYPE_CHOICES,
@@ -107,14 +108,19 @@ def plan_conversion(
     notes += model.notes
     dtypes, reasons = choose_dtypes(model, dtype, progress or NoProgress())
     notes += reasons
-    if not model.tokenizer:
+    tokenizer = model.tokenizer
+    if tokenizer:
+        vocab_size = model.config.vocab_size
+        tokenizer, chat_notes = add_chat_form(tokenizer, model.chat_template, vocab_size)
+        notes += chat_notes
+    else:
         notes.append("the checkpoint has no tokenizer: the model takes token ids only")
     specs = []
     for section in model.sections:
         kind = tensor_kind(section)
         specs.append(_spec(section, DType.f32 if kind is None else dtypes[kind], model.tied))
-    if model.tokenizer:
-        specs.append(SectionSpec("tokenizer", DType.u8, Layout.rows, 1, 1, 1, len(model.tokenizer)))
+    if tokenizer:
+        specs.append(SectionSpec("tokenizer", DType.u8, Layout.rows, 1, 1, 1, len(tokenizer)))
     return ConversionPlan(
         source=source,
         config=model.config,
@@ -125,7 +131,7 @@ def plan_conversion(
         file=plan_file(specs, expert_layout),
         tensors=model.tensors,
         computed=model.computed,
-        tokenizer=model.tokenizer,
+        tokenizer=tokenizer,
     )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from colibri_deploy.chat_template import hub_template
 from colibri_deploy.checkpoint import read_json
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.families import deepspeed_moe
@@ -87,6 +88,7 @@ def open_deepspeed_source(path: Path, directory: Path) -> Source:
         tensors=tensors,
         ignored=(),
         tokenizer=next((one for one in tokenizers if one), None),
+        chat_template=hub_template(directory) or hub_template(path),
         notes=_notes(config.top_k),
     )
 

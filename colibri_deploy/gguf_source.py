@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from colibri_deploy.chat_template import gguf_template
 from colibri_deploy.errors import ConfigError, ConversionError
 from colibri_deploy.families.hub_config import HubConfig
 from colibri_deploy.families.llama import Llama
@@ -66,6 +67,7 @@ def open_gguf_source(path: Path) -> Source:
         tensors={name: tensor for name, tensor in file.tensors.items() if name != _FACTORS},
         ignored=_IGNORED,
         tokenizer=build_gguf_tokenizer(file),
+        chat_template=gguf_template(file),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from colibri_deploy.chat_template import hub_template
 from colibri_deploy.checkpoint import Checkpoint
 from colibri_deploy.errors import ConversionError
 from colibri_deploy.families import family_of
@@ -58,6 +59,7 @@ def open_hub_source(directory: Path) -> Source:
         tensors=tensors,
         ignored=family.ignored(hub, config),
         tokenizer=build_tokenizer_section(directory) or build_sentencepiece_section(directory),
+        chat_template=hub_template(directory),
         notes=tuple(notes),
     )
 

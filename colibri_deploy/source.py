@@ -12,6 +12,7 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from colibri_deploy.chat_template import ChatTemplate
 from colibri_deploy.families.family import Piece, WeightSection
 from colibri_deploy.mapped_tensor import Raw, Rows, View
 from colibri_deploy.model_config import ModelConfig
@@ -73,6 +74,7 @@ class Source:
     tensors: Mapping[str, StoredTensor]
     ignored: tuple[str, ...]  # regular expressions of tensors that the model does not use
     tokenizer: bytes | None
+    chat_template: ChatTemplate | None = None
     notes: tuple[str, ...] = ()
 
 

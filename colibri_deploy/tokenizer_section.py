@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the section `tokenizer` of model.bin (docs/FORMAT-tokenizer.md)."""
+"""The section `tokenizer` of model.bin (docs/FORMAT-tokenizer.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from colibri_deploy.errors import ConversionError
+from colibri_deploy.errors import ConversionError, ModelFormatError
 from colibri_deploy.pretokenizer import ExpressionError, compile_expression
 from colibri_deploy.unicode_sets import added_token_classes, combining_classes, decompositions
 
@@ -26,6 +26,7 @@ MAX_STEPS = 8
 INFO, PIECE_ENDS, PIECE_FLAGS, PIECE_BYTES, SLOTS, BYTE_IDS, MERGE_STARTS = range(1, 8)
 MERGES, ADDED, ADDED_BYTES, PREFIX_IDS, SUFFIX_IDS, STEPS = range(8, 14)
 RANGES, TRANSITIONS, DECOMPOSITIONS, COMPOSITIONS = range(14, 18)
+CHAT = 0x80000001  # the top bit: it changes no ids, and may be absent
 
 # info.flags
 TEXT_BYTES, BYTE_FALLBACK, FUSE_UNK, IGNORE_MERGES, MARK_SPACES, PREPEND, MARK_PIECES, NFC = (
@@ -288,7 +289,8 @@ def _text_chunks(pipeline: Pipeline, added: Sequence[Added]) -> tuple[list[int],
     }
 
 
-def _pack(chunks: Mapping[int, bytes]) -> bytes:
+def pack(chunks: Mapping[int, bytes]) -> bytes:
+    """A section of these chunks, by their tags."""
     table, body = [], bytearray()
     start = 16 + 12 * len(chunks)
     for tag, data in sorted(chunks.items()):
@@ -297,6 +299,29 @@ def _pack(chunks: Mapping[int, bytes]) -> bytes:
     if start + len(body) >= 1 << 32:
         raise unsupported("a tokenizer of more than 4 GiB")
     return b"CLBT" + _u32([VERSION, len(chunks), 0, *table]) + bytes(body)
+
+
+def unpack(section: bytes) -> dict[int, bytes]:
+    """The chunks of a section, by their tags. Raises ModelFormatError."""
+    try:
+        magic, version, n_chunks, _ = struct.unpack_from("<4s3I", section)
+        table = [struct.unpack_from("<3I", section, 16 + 12 * index) for index in range(n_chunks)]
+    except struct.error:
+        raise ModelFormatError("the section tokenizer is shorter than its table") from None
+    if (magic, version) != (b"CLBT", VERSION):
+        raise ModelFormatError(f"the section tokenizer is not one of version {VERSION}")
+    return {tag: section[offset : offset + size] for tag, offset, size in table}
+
+
+def read_added(section: bytes) -> dict[int, tuple[str, int]]:
+    """The added tokens of a section, by their ids: each one's text and flags."""
+    chunks = unpack(section)
+    ends = (0, *(end for (end,) in struct.iter_unpack("<I", chunks[PIECE_ENDS])))
+    pieces = chunks[PIECE_BYTES]
+    return {
+        number: (pieces[ends[number] : ends[number + 1]].decode(errors="replace"), flags)
+        for number, flags, _, _ in struct.iter_unpack("<4I", chunks[ADDED])
+    }
 
 
 def section_bytes(
@@ -318,7 +343,7 @@ def section_bytes(
     flags = pipeline.flags | model.flags
     counts, text_chunks = _text_chunks(pipeline, added)
     info = [n_ids, flags, model.unk_id, pipeline.lead, pipeline.decoder, n_raw, *counts]
-    return _pack(
+    return pack(
         {
             INFO: _u32(info),
             **pieces,

@@ -88,6 +88,9 @@ void colibri_model_info(const colibri_model *model, colibri_info *info)
         .top_k = c->top_k,
         .bos_id = c->bos_id,
         .has_tokenizer = model->has_tokenizer,
+        .has_chat = model->tokenizer.chat,
+        .stop_ids = model->chat.stops,
+        .n_stop_ids = (int32_t)model->chat.n_stops,
         .quantised = model->quantised,
         .file_size = model->file.map.size,
     };
@@ -123,6 +126,17 @@ int colibri_tokenize(const colibri_model *model, const char *text, size_t n_byte
     int rc = need_tokenizer(model, error);
     if (!rc)
         rc = clb_tokenizer_encode(&model->tokenizer, text, n_bytes, ids, n_ids, error);
+    int lost = clb_model_check(model, error);
+    if (lost && !rc)
+        free(*ids);
+    return lost ? lost : rc;
+}
+
+int colibri_tokenize_turn(const colibri_model *model, bool first, const char *system,
+                          const char *text, int32_t **ids, size_t *n_ids, colibri_error *error)
+{
+    int rc =
+        clb_chat_encode(&model->chat, &model->tokenizer, first, system, text, ids, n_ids, error);
     int lost = clb_model_check(model, error);
     if (lost && !rc)
         free(*ids);

@@ -71,6 +71,9 @@ typedef struct colibri_info {
     int32_t top_k;
     int32_t bos_id; // -1: none
     bool has_tokenizer;
+    bool has_chat;           // colibri_tokenize_turn knows how turns are written
+    const int32_t *stop_ids; // (n_stop_ids) end an answer of a chat; the model's own
+    int32_t n_stop_ids;
     bool quantised;     // some section is stored as integers
     uint64_t file_size; // bytes
 } colibri_info;
@@ -89,7 +92,7 @@ typedef struct colibri_step {
     int32_t vocab_size;
     int32_t position; // of the token that was fed last, from 0
     int32_t token;    // the token chosen from these logits, or -1: none is chosen here
-    bool eos;         // that token is an end-of-sequence, and ends the call
+    bool eos;         // that token is an end-of-sequence or stop token, and ends the turn
     bool prompt;      // before the last token of the prompt (see every_logit)
 } colibri_step;
 
@@ -113,20 +116,32 @@ typedef int (*colibri_route_fn)(void *user, const colibri_route *route);
 // router of some layer sends 8 or more tokens, all of a batch, to one and the same expert.
 typedef void (*colibri_warning_fn)(void *user, const char *message);
 
+// Called when a turn has ended: at an end-of-sequence or stop token, or after n_tokens. What it
+// sets *tokens to, *n_tokens of them, is fed next, behind all that was fed and generated but the
+// token that ended the turn; then generating goes on. *n_tokens is 0 before: the call ends. The
+// tokens stay the callback's, and are read until it is called again or colibri_infer returns.
+// Anything but 0 ends the call, as in colibri_step_fn.
+typedef int (*colibri_turn_fn)(void *user, const int32_t **tokens, size_t *n_tokens);
+
 typedef struct colibri_infer_options {
-    int32_t n_tokens;  // how many tokens to generate at most
-    bool ignore_eos;   // go on after an end-of-sequence token
-    bool every_logit;  // also report the logits of every prompt token (for perplexity)
-    bool feed_last;    // feed the last generated token too and report its logits
-    int32_t batch;     // prompt tokens per step; 0: 32
-    int32_t threads;   // 0: 1
-    colibri_kv kv;     // type of the key/value cache
+    int32_t n_tokens;        // how many tokens to generate at most, in each turn
+    bool ignore_eos;         // go on after an end-of-sequence or stop token
+    const int32_t *stop_ids; // (n_stop_ids) end a turn, beside the model's end-of-sequence tokens
+    int32_t n_stop_ids;      // 0: none
+    bool every_logit;        // also report the logits of every prompt token (for perplexity)
+    bool feed_last;          // feed the last generated token too and report its logits
+    int32_t batch;           // prompt tokens per step; 0: 32
+    int32_t threads;         // 0: 1
+    colibri_kv kv;           // type of the key/value cache
     float temperature; // of the choice of a token, up to 100; 0: greedy, the three below unused
     int32_t top_k;     // choose among so many tokens of largest logits; 0: all
     float top_p;       // and among the fewest whose probabilities reach this; 0 or 1: all
     uint64_t seed;     // the choice at a position depends on the seed, on every board alike
     colibri_route_fn on_route;     // NULL: none; `user` is that of colibri_infer
     colibri_warning_fn on_warning; // the same
+    colibri_turn_fn on_turn;       // the same; without it there is one turn. With it the tokens of
+                                   // all turns may fill the model's positions: then the call ends
+                                   // with COLIBRI_ERROR_INPUT
 } colibri_infer_options;
 
 typedef struct colibri_stats {
@@ -146,14 +161,21 @@ int colibri_infer(const colibri_model *model, const colibri_infer_options *optio
 int colibri_tokenize(const colibri_model *model, const char *text, size_t n_bytes, int32_t **ids,
                      size_t *n_ids, colibri_error *error);
 
+// The ids of a user's turn as the model's chat form writes it, up to where the answer begins. The
+// first turn begins with `system` (NULL: with what the form has instead, if anything); a later one,
+// which follows an answer, does not look at it. Special tokens in `system` and `text`, both UTF-8,
+// are plain text. *ids is malloc'ed.
+int colibri_tokenize_turn(const colibri_model *model, bool first, const char *system,
+                          const char *text, int32_t **ids, size_t *n_ids, colibri_error *error);
+
 // The bytes of ids[n_ids] as the checkpoint's decoder joins them, special tokens left out.
 // *text is malloc'ed, NUL-terminated UTF-8; what is no UTF-8 has become U+FFFD.
 int colibri_detokenize(const colibri_model *model, const int32_t *ids, size_t n_ids, char **text,
                        size_t *n_bytes, colibri_error *error);
 
 // The same, token by token: what push and end return, put together, is what colibri_detokenize
-// returns for all ids, and each part is whole characters. *text is valid until the next call on
-// the decoder; *n_bytes may be 0. The model must outlive the decoder.
+// returns for all ids, and each part is whole characters. After end another text may begin. *text
+// is valid until the next call on the decoder; *n_bytes may be 0. The model must outlive it.
 typedef struct colibri_decoder colibri_decoder;
 int colibri_decoder_create(colibri_decoder **out, const colibri_model *model, colibri_error *error);
 int colibri_decoder_push(colibri_decoder *decoder, int32_t id, const char **text, size_t *n_bytes,

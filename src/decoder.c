@@ -159,6 +159,7 @@ int clb_stream_end(struct clb_stream *s, const char **text, size_t *n, colibri_e
 {
     s->n_out = 0;
     int rc = end(s, error);
+    s->any_token = s->any_text = false;
     *text = s->n_out ? s->out : "";
     *n = s->n_out;
     return rc;

@@ -17,6 +17,7 @@ struct encoder {
     struct clb_bpe bpe;
     uint8_t *segment, *piece; // rewritten text
     size_t segment_size, piece_size;
+    const struct clb_speech *speech; // NULL: no part of the text is said
 };
 
 struct match {
@@ -74,14 +75,38 @@ static bool is(const struct clb_tokenizer *t, uint8_t class, const uint8_t *p, s
     return clb_utf8_next(p + i, n - i, &cp) > 0 && clb_range_value(&t->classes, cp) == class;
 }
 
+// Where the part that has byte i of a text of n bytes ends: one that is said, or one between.
+static size_t part_end(const size_t said[4], size_t i, size_t n, bool *is_said)
+{
+    for (int k = 0; k < 4; k++)
+        if (i < said[k]) {
+            *is_said = k % 2;
+            return said[k];
+        }
+    return n;
+}
+
+// Whether the added token is plain text in what is said.
+static bool is_muted(const struct clb_speech *speech, const uint8_t *added)
+{
+    bool muted = clb_u32(added + 4) & CLB_ADDED_SPECIAL;
+    for (uint32_t i = 0; i < speech->n_marks; i++)
+        muted |= clb_u32(speech->marks + 4 * i) == clb_u32(added);
+    return muted;
+}
+
 // The first added token of added[low, high) at or after *from, which moves on behind it. The
 // match may be wider than the token: it takes white space along. `after`: the end of the match
-// before it.
-static bool next_match(const struct clb_tokenizer *t, uint32_t low, uint32_t high, const uint8_t *p,
-                       size_t n, size_t *from, size_t after, struct match *m)
+// before it. `said`: as in clb_speech, of p.
+static bool next_match(const struct encoder *e, uint32_t low, uint32_t high, const uint8_t *p,
+                       size_t n, const size_t said[4], size_t *from, size_t after, struct match *m)
 {
+    const struct clb_tokenizer *t = e->t;
     for (size_t i = *from; low < high && i < n;) {
         const uint8_t *added = longest_added(t, low, high, p + i, n - i);
+        bool is_said = false;
+        if (added && e->speech)
+            added = longest_added(t, low, high, p + i, part_end(said, i, n, &is_said) - i);
         if (!added) {
             i++;
             continue;
@@ -89,6 +114,8 @@ static bool next_match(const struct clb_tokenizer *t, uint32_t low, uint32_t hig
         size_t start = i, end = i + clb_u32(added + 12);
         uint32_t flags = clb_u32(added + 4);
         i = end;
+        if (is_said && is_muted(e->speech, added))
+            continue;
         if (flags & CLB_ADDED_SINGLE_WORD &&
             ((start && is(t, CLB_CLASS_WORD, p, previous_character(p, start), n)) ||
              is(t, CLB_CLASS_WORD, p, end, n)))
@@ -156,32 +183,58 @@ static int encode_piece(struct encoder *e, const uint8_t *p, size_t n, bool firs
     return clb_pretokenize(t->steps, t->n_steps, p, n, word, e);
 }
 
+// Puts what the normaliser makes of p[n] into *out (p itself, or e->segment), its length into *n.
+static int normalize(struct encoder *e, const uint8_t *p, size_t *n, const uint8_t **out)
+{
+    uint32_t flags = e->t->flags;
+    *out = p;
+    if (flags & CLB_NFC) {
+        int rc = clb_normalize(e->t, p, *n, &e->segment, &e->segment_size, n);
+        *out = e->segment;
+        return rc;
+    }
+    if (flags & (CLB_MARK_SPACES | CLB_PREPEND))
+        *out = rewrite(&e->segment, &e->segment_size, flags & CLB_PREPEND ? CLB_MARKER : "", p, n,
+                       flags & CLB_MARK_SPACES);
+    return *out ? COLIBRI_OK : COLIBRI_ERROR_MEMORY;
+}
+
+// Where the parts that are said lie in the normalised p[n], which starts at `start` of `said`.
+static int normalize_said(struct encoder *e, const uint8_t *p, size_t n, size_t start,
+                          const size_t said[4], size_t to[4])
+{
+    int rc = COLIBRI_OK;
+    for (int k = 0; k < 4 && rc == COLIBRI_OK; k++) {
+        const uint8_t *unused;
+        to[k] = said[k] < start ? 0 : said[k] - start < n ? said[k] - start : n;
+        rc = normalize(e, p, &to[k], &unused);
+    }
+    return rc;
+}
+
 // Cuts added tokens out of p[n], raw ones first; then the normalised ones out of what is left.
-static int encode_text(struct encoder *e, const uint8_t *p, size_t n, bool first, bool raw)
+// `said`: as in clb_speech, of p; unused without speech.
+static int encode_text(struct encoder *e, const uint8_t *p, size_t n, const size_t said[4],
+                       bool first, bool raw)
 {
     const struct clb_tokenizer *t = e->t;
     uint32_t low = raw ? 0 : t->n_added_raw, high = raw ? t->n_added_raw : t->n_added;
     struct match m = {0};
     int rc = COLIBRI_OK;
     for (size_t from = 0, start = 0; rc == COLIBRI_OK;) {
-        bool found = next_match(t, low, high, p, n, &from, start, &m);
+        bool found = next_match(e, low, high, p, n, said, &from, start, &m);
         size_t end = found ? m.start : n;
         if (start < end && !raw) {
             rc = encode_piece(e, p + start, end - start, first && !start);
         } else if (start < end) {
             const uint8_t *segment = p + start;
-            size_t size = end - start;
-            if (t->flags & CLB_NFC) {
-                rc = clb_normalize(t, segment, size, &e->segment, &e->segment_size, &size);
-                segment = e->segment;
-            } else if (t->flags & (CLB_MARK_SPACES | CLB_PREPEND)) {
-                segment =
-                    rewrite(&e->segment, &e->segment_size, t->flags & CLB_PREPEND ? CLB_MARKER : "",
-                            segment, &size, t->flags & CLB_MARK_SPACES);
-                rc = segment ? COLIBRI_OK : COLIBRI_ERROR_MEMORY;
-            }
+            size_t size = end - start, said_there[4];
+            if (e->speech)
+                rc = normalize_said(e, segment, size, start, said, said_there);
             if (rc == COLIBRI_OK)
-                rc = encode_text(e, segment, size, first && !start, false);
+                rc = normalize(e, segment, &size, &segment);
+            if (rc == COLIBRI_OK)
+                rc = encode_text(e, segment, size, said_there, first && !start, false);
         }
         if (!found)
             break;
@@ -203,6 +256,13 @@ static bool add_around(struct encoder *e, enum clb_chunk chunk)
 int clb_tokenizer_encode(const struct clb_tokenizer *t, const char *text, size_t n, int32_t **ids,
                          size_t *n_ids, colibri_error *error)
 {
+    return clb_tokenizer_encode_speech(t, NULL, text, n, ids, n_ids, error);
+}
+
+int clb_tokenizer_encode_speech(const struct clb_tokenizer *t, const struct clb_speech *speech,
+                                const char *text, size_t n, int32_t **ids, size_t *n_ids,
+                                colibri_error *error)
+{
     const uint8_t *p = (const uint8_t *)text;
     if (n > MAX_TEXT)
         return clb_error(error, COLIBRI_ERROR_INPUT,
@@ -213,13 +273,14 @@ int clb_tokenizer_encode(const struct clb_tokenizer *t, const char *text, size_t
         return clb_error(error, COLIBRI_ERROR_INPUT,
                          "the text is not UTF-8 at byte %llu (0x%02X); convert it to UTF-8",
                          (unsigned long long)valid, p[valid]);
-    struct encoder e = {.t = t, .bpe.t = t};
+    struct encoder e = {.t = t, .bpe.t = t, .speech = speech};
     int rc = COLIBRI_ERROR_MEMORY;
     if (clb_bpe_add(&e.bpe, 0)) { // so that ids is no NULL when there are none
         e.bpe.n_ids = 0;
-        if (add_around(&e, CLB_PREFIX_IDS))
-            rc = encode_text(&e, p, n, true, true);
-        if (rc == COLIBRI_OK && !add_around(&e, CLB_SUFFIX_IDS))
+        if (speech || add_around(&e, CLB_PREFIX_IDS))
+            rc = encode_text(&e, p, n, speech ? speech->said : NULL, !speech || !speech->later,
+                             true);
+        if (rc == COLIBRI_OK && !speech && !add_around(&e, CLB_SUFFIX_IDS))
             rc = COLIBRI_ERROR_MEMORY;
     }
     free(e.segment);

@@ -17,15 +17,14 @@ struct call {
     colibri_error *error;
     struct clb_state state;
     struct clb_sampler sampler;
+    int position;    // of the next token to be fed
+    int limit;       // positions of the cache
+    int32_t pending; // generated, and not fed; -1: none
+    colibri_stats stats;
 };
 
-static int check_input(const struct colibri_model *m, const colibri_infer_options *o,
-                       const int32_t *tokens, size_t n_tokens, colibri_error *error)
+static int check_options(const colibri_infer_options *o, colibri_error *error)
 {
-    const struct clb_config *c = &m->config;
-    if (!n_tokens)
-        return clb_error(error, COLIBRI_ERROR_INPUT,
-                         "the prompt has no tokens; give at least one, for instance the BOS id");
     if (o->n_tokens < 0)
         return clb_error(error, COLIBRI_ERROR_USAGE, "%d tokens cannot be generated", o->n_tokens);
     if (o->batch < 0 || o->batch > MAX_BATCH)
@@ -42,17 +41,37 @@ static int check_input(const struct colibri_model *m, const colibri_infer_option
     if ((unsigned)o->kv > COLIBRI_KV_Q8)
         return clb_error(error, COLIBRI_ERROR_USAGE, "%d is no type of the key/value cache",
                          (int)o->kv);
-    if (n_tokens > (size_t)c->max_positions || o->n_tokens > c->max_positions - (int)n_tokens)
-        return clb_error(error, COLIBRI_ERROR_INPUT,
+    return 0;
+}
+
+static int check_tokens(const struct call *c, const int32_t *tokens, size_t n_tokens)
+{
+    const struct clb_config *config = &c->m->config;
+    int32_t wanted = c->o->on_turn ? 0 : c->o->n_tokens;
+    if (!n_tokens)
+        return clb_error(c->error, COLIBRI_ERROR_INPUT,
+                         "the prompt has no tokens; give at least one, for instance the BOS id");
+    if (n_tokens > (size_t)config->max_positions || wanted > config->max_positions - (int)n_tokens)
+        return clb_error(c->error, COLIBRI_ERROR_INPUT,
                          "%zu prompt tokens and %d new ones are more than the %d positions of the "
                          "model; shorten the prompt or ask for fewer",
-                         n_tokens, o->n_tokens, c->max_positions);
+                         n_tokens, wanted, config->max_positions);
     for (size_t i = 0; i < n_tokens; i++)
-        if (tokens[i] < 0 || tokens[i] >= c->vocab_size)
-            return clb_error(error, COLIBRI_ERROR_INPUT,
+        if (tokens[i] < 0 || tokens[i] >= config->vocab_size)
+            return clb_error(c->error, COLIBRI_ERROR_INPUT,
                              "token %zu of the prompt is %d; the model has the ids 0 to %d", i,
-                             tokens[i], c->vocab_size - 1);
+                             tokens[i], config->vocab_size - 1);
     return 0;
+}
+
+// Whether there is room for n more tokens.
+static int check_room(const struct call *c, size_t n)
+{
+    if (n <= (size_t)(c->limit - c->position))
+        return 0;
+    return clb_error(c->error, COLIBRI_ERROR_INPUT,
+                     "the conversation fills the %d positions of the model; begin a new one",
+                     c->limit);
 }
 
 static bool is_eos(const struct call *c, int32_t token)
@@ -60,14 +79,17 @@ static bool is_eos(const struct call *c, int32_t token)
     bool eos = false;
     for (int i = 0; i < c->m->config.n_eos; i++)
         eos |= c->m->config.eos_ids[i] == token;
+    for (int i = 0; i < c->o->n_stop_ids; i++)
+        eos |= c->o->stop_ids[i] == token;
     return eos && !c->o->ignore_eos;
 }
 
-// clb_forward, with what it computed from known to be there.
-static int feed(struct call *c, const int32_t *tokens, int n, int position, int n_logits)
+// clb_forward of the next n tokens, with what it computed from known to be there.
+static int feed(struct call *c, const int32_t *tokens, int n, int n_logits)
 {
-    int rc = clb_forward(&c->state, tokens, n, position, n_logits, c->error);
+    int rc = clb_forward(&c->state, tokens, n, c->position, n_logits, c->error);
     int lost = clb_model_check(c->m, c->error);
+    c->position += n;
     return lost ? lost : rc;
 }
 
@@ -97,59 +119,100 @@ static int report(struct call *c, int row, int position, bool choose, bool promp
     return 0;
 }
 
-// Feeds the prompt; *token is the first one chosen, if one is asked for.
+// Feeds the tokens of a turn; *token is the first one chosen, if one is asked for.
 static int prefill(struct call *c, const int32_t *tokens, int n, int32_t *token)
 {
+    if (c->pending >= 0) {
+        int rc = feed(c, &c->pending, 1, 0);
+        if (rc)
+            return rc;
+        c->pending = -1;
+    }
+    c->stats.prompt_tokens += n;
     for (int at = 0; at < n;) {
         int batch = n - at < c->state.batch ? n - at : c->state.batch;
-        bool last = at + batch == n;
+        at += batch;
+        bool last = at == n;
         int rows = c->o->every_logit ? batch : last;
-        int rc = feed(c, tokens + at, batch, at, rows);
+        int rc = feed(c, tokens + at - batch, batch, rows);
         for (int r = 0; !rc && r < rows; r++) {
-            int position = at + batch - rows + r;
-            bool end = position == n - 1;
-            rc = report(c, r, position, end && c->o->n_tokens > 0, !end, token);
+            bool end = last && r == rows - 1;
+            rc = report(c, r, c->position - rows + r, end && c->o->n_tokens > 0, !end, token);
         }
         if (rc)
             return rc;
-        at += batch;
     }
     return 0;
 }
 
-// Feeds the chosen token and chooses the next. *generated does not count an end-of-sequence.
-static int decode(struct call *c, int32_t token, int position, int32_t *generated)
+// Feeds the chosen token and chooses the next. What ends a turn is not counted as generated.
+static int decode(struct call *c, int32_t token)
 {
-    int32_t wanted = c->o->n_tokens;
-    for (*generated = 0; *generated < wanted && !is_eos(c, token); position++) {
-        bool last = ++*generated == wanted;
-        if (last && !c->o->feed_last)
+    for (int32_t left = c->o->n_tokens; left && !is_eos(c, token);) {
+        left--;
+        c->stats.generated_tokens++;
+        c->pending = token;
+        if (!left && !c->o->feed_last)
             break;
-        int rc = feed(c, &token, 1, position, 1);
+        int rc = check_room(c, 1);
         if (!rc)
-            rc = report(c, 0, position, !last, false, &token);
+            rc = feed(c, &token, 1, 1);
+        c->pending = -1;
+        if (!rc)
+            rc = report(c, 0, c->position - 1, left > 0, false, &token);
         if (rc)
             return rc;
     }
     return 0;
+}
+
+// One turn after the other, until none follows.
+static int converse(struct call *c, const int32_t *tokens, size_t n_tokens)
+{
+    for (;;) {
+        int32_t token = -1;
+        double start = clb_usage_seconds();
+        int rc = prefill(c, tokens, (int)n_tokens, &token);
+        double prefilled = clb_usage_seconds();
+        if (!rc)
+            rc = decode(c, token);
+        c->stats.prefill_seconds += prefilled - start;
+        c->stats.decode_seconds += clb_usage_seconds() - prefilled;
+        if (rc || !c->o->on_turn)
+            return rc;
+        n_tokens = 0;
+        if (c->o->on_turn(c->user, &tokens, &n_tokens))
+            return clb_error(c->error, COLIBRI_ERROR_STOPPED, "stopped at the end of a turn");
+        if (!n_tokens)
+            return 0;
+        rc = check_tokens(c, tokens, n_tokens);
+        if (!rc)
+            rc = check_room(c, n_tokens + (c->pending >= 0));
+        if (rc)
+            return rc;
+    }
 }
 
 int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, const int32_t *tokens,
               size_t n_tokens, colibri_step_fn on_step, void *user, colibri_stats *stats,
               colibri_error *error)
 {
-    struct call c = {.m = m, .o = o, .on_step = on_step, .user = user, .error = error};
+    struct call c = {
+        .m = m, .o = o, .on_step = on_step, .user = user, .error = error, .pending = -1};
     if (stats)
         *stats = (colibri_stats){0};
-    int rc = check_input(m, o, tokens, n_tokens, error);
+    int rc = check_options(o, error);
+    if (!rc)
+        rc = check_tokens(&c, tokens, n_tokens);
     if (rc)
         return rc;
     colibri_kv kv = o->kv;
     if (kv == COLIBRI_KV_AUTO)
         kv = m->quantised ? COLIBRI_KV_F16 : COLIBRI_KV_F32;
     int n = (int)n_tokens, batch = o->batch ? o->batch : DEFAULT_BATCH;
-    rc = clb_state_create(&c.state, m, batch < n ? batch : n, o->threads ? o->threads : 1,
-                          n + o->n_tokens, o->every_logit, kv, error);
+    c.limit = o->on_turn ? m->config.max_positions : n + o->n_tokens;
+    rc = clb_state_create(&c.state, m, batch < n || o->on_turn ? batch : n,
+                          o->threads ? o->threads : 1, c.limit, o->every_logit, kv, error);
     c.state.options = o;
     c.sampler = (struct clb_sampler){.kernels = &m->kernels,
                                      .temperature = o->temperature,
@@ -160,22 +223,12 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
         rc = clb_error(error, COLIBRI_ERROR_MEMORY, "no memory to choose among %d tokens",
                        m->config.vocab_size);
     c.state.user = user;
-    int32_t token = -1, generated = 0;
-    double start = clb_usage_seconds(), prefilled = start;
     if (!rc)
-        rc = prefill(&c, tokens, n, &token);
-    prefilled = clb_usage_seconds();
-    if (!rc)
-        rc = decode(&c, token, n, &generated);
+        rc = converse(&c, tokens, n_tokens);
+    c.stats.kv_bytes = c.state.cache.size;
+    c.stats.kv = kv;
     if (stats)
-        *stats = (colibri_stats){
-            .prompt_tokens = n,
-            .generated_tokens = generated,
-            .prefill_seconds = prefilled - start,
-            .decode_seconds = clb_usage_seconds() - prefilled,
-            .kv_bytes = c.state.cache.size,
-            .kv = kv,
-        };
+        *stats = c.stats;
     clb_sampler_free(&c.sampler);
     clb_state_free(&c.state);
     return rc;

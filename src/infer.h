@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Colibri authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One call: prefill in batches, then greedy decoding. Needs the default floating-point
+// One call: turns of prefill in batches, then decoding. Needs the default floating-point
 // environment.
 #ifndef CLB_INFER_H
 #define CLB_INFER_H

@@ -10,6 +10,7 @@
 #include "selftest.h"
 #include "sha256.h"
 #include "switch.h"
+#include "talk.h"
 #include "usage.h"
 
 #include <errno.h>
@@ -85,6 +86,25 @@ static int parse_ids(const char *text, int32_t **ids, size_t *n, colibri_error *
     return 0;
 }
 
+// Prints the text of ids that are given, or read.
+static int detokenize(struct clb_talk *talk, colibri_error *error)
+{
+    const char *list = talk->options->tokens;
+    char *text;
+    size_t n_ids, n;
+    int rc = list ? 0 : clb_talk_read(talk, 0, &(bool){false}, error);
+    if (!rc)
+        rc = parse_ids(list ? list : talk->text, &talk->ids, &n_ids, error);
+    if (!rc)
+        rc = colibri_detokenize(talk->model, talk->ids, n_ids, &text, &n, error);
+    if (rc)
+        return rc;
+    fwrite(text, 1, n, stdout);
+    puts("");
+    free(text);
+    return 0;
+}
+
 static int read_prompt(const struct clb_options *o, const colibri_model *model, int32_t **ids,
                        size_t *n, colibri_error *error)
 {
@@ -106,6 +126,7 @@ static int read_prompt(const struct clb_options *o, const colibri_model *model, 
 struct output {
     const struct clb_options *options;
     const int32_t *prompt;
+    struct clb_talk *talk;    // NULL unless it is a chat
     colibri_decoder *decoder; // NULL unless text is streamed
     struct clb_sha256 hash;
     int32_t *ids; // generated
@@ -146,6 +167,26 @@ static int on_step(void *user, const colibri_step *step)
         return 0;
     int rc = colibri_decoder_push(out->decoder, step->token, &text, &n, out->error);
     return rc ? rc : write_text(out, text, n);
+}
+
+static int end_text(struct output *out)
+{
+    const char *text;
+    size_t n;
+    int rc = colibri_decoder_end(out->decoder, &text, &n, out->error);
+    if (!rc)
+        rc = write_text(out, text, n);
+    printf("\n%s", out->options->turn_end);
+    fflush(stdout);
+    return rc;
+}
+
+static int on_turn(void *user, const int32_t **tokens, size_t *n_tokens)
+{
+    struct output *out = user;
+    int rc = end_text(out);
+    out->n_ids = 0;
+    return rc ? rc : clb_talk_next(out->talk, tokens, n_tokens, out->error);
 }
 
 static int trace_failed(const struct output *out, colibri_error *error)
@@ -261,8 +302,6 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
 {
     const struct clb_options *o = out->options;
     char hex[65];
-    const char *text;
-    size_t n;
     int rc = 0;
     if (o->logits_hash)
         clb_sha256_hex(&out->hash, hex);
@@ -271,11 +310,8 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
     } else if (o->format == CLB_JSON) {
         return print_json(out, model, out->prompt, n_prompt, stats, o->logits_hash ? hex : NULL,
                           threads);
-    } else if (out->decoder) {
-        rc = colibri_decoder_end(out->decoder, &text, &n, out->error);
-        if (!rc)
-            rc = write_text(out, text, n);
-        puts("");
+    } else if (out->decoder && !out->talk) {
+        rc = end_text(out);
     } else if (o->format == CLB_IDS) {
         print_ids(",", out->ids, out->n_ids);
         puts("");
@@ -286,7 +322,8 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
 }
 
 static int generate(const struct clb_options *o, const colibri_model *model, double load_seconds,
-                    const int32_t *prompt, size_t n_prompt, colibri_error *error)
+                    const int32_t *prompt, size_t n_prompt, struct clb_talk *talk,
+                    colibri_error *error)
 {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     colibri_info info;
@@ -315,10 +352,18 @@ static int generate(const struct clb_options *o, const colibri_model *model, dou
         .seed = (uint64_t)o->seed,
         .on_route = o->trace_routing ? on_route : NULL,
         .on_warning = on_warning,
+        .on_turn = talk ? on_turn : NULL,
+        .stop_ids = info.stop_ids,
+        .n_stop_ids = talk ? info.n_stop_ids : 0,
     };
     colibri_error in_callback = {0};
     struct output out = {
-        .options = o, .prompt = prompt, .load_seconds = load_seconds, .error = &in_callback};
+        .options = o,
+        .prompt = prompt,
+        .talk = talk,
+        .load_seconds = load_seconds,
+        .error = &in_callback,
+    };
     clb_sha256_init(&out.hash);
     out.ids = malloc(((size_t)infer.n_tokens + 1) * sizeof *out.ids);
     int rc = out.ids ? 0 : clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the token ids");
@@ -331,6 +376,8 @@ static int generate(const struct clb_options *o, const colibri_model *model, dou
         rc = colibri_infer(model, &infer, prompt, n_prompt, on_step, &out, &stats, error);
     if (!rc)
         rc = print_result(&out, model, n_prompt, &stats, infer.threads);
+    else if (talk && out.n_ids)
+        end_text(&out);
     if (in_callback.code) {
         *error = in_callback;
         rc = in_callback.code;
@@ -339,6 +386,25 @@ static int generate(const struct clb_options *o, const colibri_model *model, dou
         rc = trace_failed(&out, error);
     colibri_decoder_free(out.decoder);
     free(out.ids);
+    return rc;
+}
+
+static int chat(struct clb_talk *talk, double load_seconds, colibri_error *error)
+{
+    const struct clb_options *o = talk->options;
+    const int32_t *ids;
+    size_t n;
+    // Before anything is read: does the model know how?
+    int rc = colibri_tokenize_turn(talk->model, true, o->system, "", &talk->ids, &n, error);
+    if (!rc)
+        rc = clb_talk_next(talk, &ids, &n, error);
+    if (!o->tokenize)
+        return rc || !n ? rc : generate(o, talk->model, load_seconds, ids, n, talk, error);
+    while (!rc && n) {
+        print_ids(",", ids, n);
+        puts("");
+        rc = clb_talk_next(talk, &ids, &n, error);
+    }
     return rc;
 }
 
@@ -382,7 +448,12 @@ static int run(const struct clb_options *o, colibri_error *error)
     if (rc)
         return rc;
     bool larger = warn_of_storage(model);
-    if (!o->prompt && !o->prompt_file && !o->tokens) { // --verify alone
+    struct clb_talk talk = {.options = o, .model = model};
+    if (o->detokenize) {
+        rc = detokenize(&talk, error);
+    } else if (o->chat) {
+        rc = chat(&talk, load_seconds, error);
+    } else if (!o->prompt && !o->prompt_file && !o->tokens) { // --verify alone
         puts("verified: every checksum of the model matches");
     } else {
         rc = read_prompt(o, model, &prompt, &n_prompt, error);
@@ -390,11 +461,12 @@ static int run(const struct clb_options *o, colibri_error *error)
             print_ids(",", prompt, n_prompt);
             puts("");
         } else if (!rc) {
-            rc = generate(o, model, load_seconds, prompt, n_prompt, error);
+            rc = generate(o, model, load_seconds, prompt, n_prompt, NULL, error);
         }
     }
     if (larger)
         report_storage();
+    clb_talk_free(&talk);
     free(prompt);
     colibri_free_model(model);
     return rc;

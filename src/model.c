@@ -320,8 +320,9 @@ static int open_tokenizer(struct colibri_model *m, const char *path, colibri_err
                          "%s: the section tokenizer has a wrong shape; convert the model again",
                          path);
     m->has_tokenizer = true;
-    return clb_tokenizer_open(&m->tokenizer, clb_item(&m->file, s, 0, 0), (size_t)s->item_size,
-                              (uint32_t)m->config.vocab_size, error);
+    int rc = clb_tokenizer_open(&m->tokenizer, clb_item(&m->file, s, 0, 0), (size_t)s->item_size,
+                                (uint32_t)m->config.vocab_size, error);
+    return rc ? rc : clb_chat_open(&m->chat, &m->tokenizer, error);
 }
 
 int clb_model_open(struct colibri_model *m, const char *model_path, const char *config_path,

@@ -5,11 +5,11 @@
 #ifndef CLB_MODEL_H
 #define CLB_MODEL_H
 
+#include "chat.h"
 #include "config.h"
 #include "matrix.h"
 #include "quantize.h"
 #include "scrub.h"
-#include "tokenizer.h"
 
 // An RMS norm, or with a bias a layer norm.
 struct clb_norm {
@@ -52,6 +52,7 @@ struct colibri_model {
 
     bool has_tokenizer;
     struct clb_tokenizer tokenizer;
+    struct clb_chat chat;
 };
 
 int clb_model_open(struct colibri_model *m, const char *model_path, const char *config_path,

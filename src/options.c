@@ -22,6 +22,9 @@ static const struct option {
     {"prompt", "TEXT", TEXT, AT(prompt), "the prompt"},
     {"prompt_file", "FILE", TEXT, AT(prompt_file), "a file with the prompt, taken byte for byte"},
     {"tokens", "IDS", TEXT, AT(tokens), "the prompt as token ids: 1,2,3"},
+    {"chat", 0, FLAG, AT(chat), "talk: a turn is --prompt, or else each line of standard input"},
+    {"system", "TEXT", TEXT, AT(system), "what the model is told before a chat"},
+    {"turn_end", "TEXT", TEXT, AT(turn_end), "print this after each answer of a chat"},
     {"num_tokens", "N", NUMBER, AT(num_tokens), "tokens to generate at most (default 32)"},
     {"ignore_eos", 0, FLAG, AT(ignore_eos), "go on after an end-of-sequence token"},
     {"temperature", "T", DECIMAL, AT(temperature),
@@ -31,6 +34,8 @@ static const struct option {
     {"seed", "N", NUMBER, AT(seed), "the same seed gives the same text, on every board"},
     {"format", "KIND", TEXT, AT(format_name), "text (default), ids or json"},
     {"tokenize", 0, FLAG, AT(tokenize), "print the token ids of the prompt and stop"},
+    {"detokenize", 0, FLAG, AT(detokenize),
+     "print the text of --tokens, or of ids on standard input, and stop"},
     {"logits", 0, FLAG, AT(logits), "print the logits after the prompt, one a line, and stop"},
     {"nll", 0, FLAG, AT(nll), "print the mean negative log likelihood of the prompt and stop"},
     {"logits_hash", 0, FLAG, AT(logits_hash), "print the hash of all logits at the end"},
@@ -137,17 +142,26 @@ static int check(struct clb_options *o, colibri_error *error)
     if (prompts > 1)
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "give one of --prompt, --prompt_file and --tokens");
-    int numbers = o->tokenize + o->logits + o->nll;
+    int numbers = o->tokenize + o->detokenize + o->logits + o->nll;
     if (numbers > 1)
-        return clb_error(error, COLIBRI_ERROR_USAGE, "give one of --tokenize, --logits and --nll");
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "give one of --tokenize, --detokenize, --logits and --nll");
     if (numbers && (o->format == CLB_JSON || o->num_tokens > 0))
         return clb_error(error, COLIBRI_ERROR_USAGE,
-                         "--tokenize, --logits and --nll generate nothing: they go neither with "
-                         "--num_tokens nor with --format json");
-    if (o->tokenize && (o->logits_hash || o->trace_routing))
+                         "--tokenize, --detokenize, --logits and --nll generate nothing: they go "
+                         "neither with --num_tokens nor with --format json");
+    if ((o->tokenize || o->detokenize) && (o->logits_hash || o->trace_routing))
         return clb_error(error, COLIBRI_ERROR_USAGE,
-                         "--tokenize computes nothing: it goes neither with --logits_hash nor with "
-                         "--trace_routing");
+                         "--tokenize and --detokenize compute nothing: they go neither with "
+                         "--logits_hash nor with --trace_routing");
+    if (o->detokenize && (o->chat || o->prompt || o->prompt_file))
+        return clb_error(error, COLIBRI_ERROR_USAGE, "--detokenize takes ids");
+    if (o->chat && (o->tokens || o->prompt_file || o->logits || o->nll || o->format != CLB_TEXT))
+        return clb_error(error, COLIBRI_ERROR_USAGE,
+                         "--chat goes with none of --tokens, --prompt_file, --logits, --nll and "
+                         "--format");
+    if (!o->chat && (o->system || *o->turn_end))
+        return clb_error(error, COLIBRI_ERROR_USAGE, "--system and --turn_end go with --chat");
     if (o->temperature == 0 && (o->top_k || o->top_p > 0 || o->seed))
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "--top_k, --top_p and --seed go with --temperature");
@@ -155,7 +169,8 @@ static int check(struct clb_options *o, colibri_error *error)
         return 0;
     if (!o->model)
         return clb_error(error, COLIBRI_ERROR_USAGE, "name a model with --model; see --help");
-    if (!prompts && (!o->verify || numbers || o->logits_hash || o->trace_routing))
+    if (!prompts && !o->chat && !o->detokenize &&
+        (!o->verify || numbers || o->logits_hash || o->trace_routing))
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "give a prompt with --prompt, --prompt_file or --tokens; see --help");
     return 0;
@@ -163,7 +178,7 @@ static int check(struct clb_options *o, colibri_error *error)
 
 int clb_options_parse(struct clb_options *o, int argc, char **argv, colibri_error *error)
 {
-    *o = (struct clb_options){.num_tokens = -1};
+    *o = (struct clb_options){.num_tokens = -1, .turn_end = ""};
     for (int i = 1; i < argc; i++) {
         const char *value = NULL;
         const char *name = strcmp(argv[i], "-h") ? argv[i] : "--help";

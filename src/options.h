@@ -11,7 +11,7 @@ enum clb_output { CLB_TEXT, CLB_IDS, CLB_JSON };
 
 struct clb_options {
     const char *model, *config, *prompt, *prompt_file, *tokens, *isa, *sha256, *switch_to[2];
-    const char *trace_routing, *quantize;
+    const char *trace_routing, *quantize, *system, *turn_end;
     int64_t num_tokens;       // -1: not given
     int64_t batch, threads;   // 0: not given
     int64_t top_k, seed;      // 0: all; 0
@@ -19,7 +19,8 @@ struct clb_options {
     const char *kv_name, *format_name;
     colibri_kv kv;
     enum clb_output format;
-    bool tokenize, ignore_eos, logits, nll, logits_hash, use_mlock, verify, selftest, version, help;
+    bool chat, tokenize, detokenize, ignore_eos, logits, nll, logits_hash, use_mlock, verify,
+        selftest, version, help;
 };
 
 extern const char *const clb_kv_names[]; // by colibri_kv; NULL ends them

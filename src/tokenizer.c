@@ -47,6 +47,10 @@ static int open_chunks(struct clb_tokenizer *t, const uint8_t *blob, size_t size
         uint32_t tag = clb_u32(entry), offset = clb_u32(entry + 4), bytes = clb_u32(entry + 8);
         if (offset > size || bytes > size - offset || offset % 4)
             return bad(e, "a chunk lies outside of it");
+        if (tag == CLB_CHAT_CHUNK) {
+            t->chat = blob + offset;
+            t->chat_size = bytes;
+        }
         if (tag >> 31)
             continue;
         if (tag < 1 || tag >= CLB_N_CHUNKS)

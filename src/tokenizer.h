@@ -39,6 +39,7 @@ enum clb_chunk {
     CLB_COMPOSITIONS = 17,
     CLB_N_CHUNKS = 18
 };
+#define CLB_CHAT_CHUNK 0x80000001u // the tag of the chunk `chat`, which may be absent: chat.h
 
 enum {                     // info.flags
     CLB_TEXT_BYTES = 1,    // symbols are bytes, not characters
@@ -99,6 +100,8 @@ struct clb_tokenizer {
     struct clb_ranges classes;   // what may stand beside added tokens
     struct clb_ranges combining; // Unicode's combining classes
     uint32_t n_added_raw;        // added[0, n_added_raw) are looked for in the text as given
+    const uint8_t *chat;         // NULL: none
+    uint32_t chat_size;          // bytes
 };
 
 // Checks the whole blob, which must outlive *t; whatever it holds, the functions below stay
@@ -112,6 +115,20 @@ int clb_tokenizer_open(struct clb_tokenizer *t, const uint8_t *blob, size_t size
 int clb_tokenizer_encode(const struct clb_tokenizer *t, const char *text, size_t n, int32_t **ids,
                          size_t *n_ids, colibri_error *error);
 
+// What of a text is said, and not written by the form of a chat: there special tokens and marks are
+// plain text. No added token is recognised that is partly in what is said.
+struct clb_speech {
+    size_t said[4];       // starts and ends of two parts of the text, in bytes
+    const uint8_t *marks; // (n_marks) little-endian u32: ids
+    uint32_t n_marks;
+    bool later; // there is text before this one
+};
+
+// Text to ids as above, without those that the post-processor adds.
+int clb_tokenizer_encode_speech(const struct clb_tokenizer *t, const struct clb_speech *speech,
+                                const char *text, size_t n, int32_t **ids, size_t *n_ids,
+                                colibri_error *error);
+
 // Ids to text without special tokens: UTF-8, malloc'ed, NUL-terminated.
 int clb_tokenizer_decode(const struct clb_tokenizer *t, const int32_t *ids, size_t n, char **text,
                          size_t *n_bytes, colibri_error *error);
@@ -119,7 +136,8 @@ int clb_tokenizer_decode(const struct clb_tokenizer *t, const int32_t *ids, size
 // The same, token by token. What clb_stream_push and clb_stream_end return, put together, is
 // what clb_tokenizer_decode returns for all ids; each part is whole characters. The bytes of a
 // character that is not complete yet are held back, and so is a run of byte tokens until
-// another token ends it: only then is it known whether it spells text.
+// another token ends it: only then is it known whether it spells text. After the end another text
+// may begin.
 struct clb_stream {
     const struct clb_tokenizer *t;
     uint8_t *held; // bytes not yet decided on

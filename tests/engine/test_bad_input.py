@@ -297,16 +297,29 @@ def test_an_isa_level_that_the_build_lacks(run_engine: Run, model: Path) -> None
         (["--tokens", "1"], "name a model with --model; see --help"),
         (["--tokens", "1", "--prompt", "a"], "give one of --prompt, --prompt_file and --tokens"),
         (["--kv", "q4"], "--kv is q4, expected auto, f32, f16 or q8"),
-        (["--nll", "--logits"], "give one of --tokenize, --logits and --nll"),
+        (["--nll", "--logits"], "give one of --tokenize, --detokenize, --logits and --nll"),
         (
             ["--model", "x", "--tokens", "1", "--logits", "--format", "json"],
-            "--tokenize, --logits and --nll generate nothing: they go neither with --num_tokens "
-            "nor with --format json",
+            "--tokenize, --detokenize, --logits and --nll generate nothing: they go neither with "
+            "--num_tokens nor with --format json",
         ),
         (
             ["--model", "x", "--tokens", "1", "--tokenize", "--logits_hash"],
-            "--tokenize computes nothing: it goes neither with --logits_hash nor with "
-            "--trace_routing",
+            "--tokenize and --detokenize compute nothing: they go neither with --logits_hash nor "
+            "with --trace_routing",
+        ),
+        (["--model", "x", "--detokenize", "--prompt", "a"], "--detokenize takes ids"),
+        (["--model", "x", "--detokenize", "--chat"], "--detokenize takes ids"),
+        *(
+            (
+                ["--model", "x", "--chat", *words],
+                "--chat goes with none of --tokens, --prompt_file, --logits, --nll and --format",
+            )
+            for words in (["--tokens", "1"], ["--prompt_file", "a"], ["--nll"], ["--format", "ids"])
+        ),
+        *(
+            (["--model", "x", "--prompt", "a", *words], "--system and --turn_end go with --chat")
+            for words in (["--system", "b"], ["--turn_end", "c"])
         ),
         (
             ["--model", "x", "--verify", "--tokenize"],

@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("attention", "cache", "quantize", "rope", "router", "sampler", "scrub"),
     ("unicode", "tokenizer.h", "pretokenizer"),
     ("tokenizer", "bpe", "encoder", "decoder", "normalizer"),
+    ("chat",),
     ("model",),
     ("state",),
     ("step",),
@@ -47,7 +48,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transformer",),
     ("infer",),
     ("colibri",),
-    ("main", "nll", "options", "selftest", "trial", "exact"),
+    ("main", "nll", "options", "selftest", "talk", "trial", "exact"),
 )
 
 # What rendered kernels may include in quotes: rendered headers, and the layouts of blocks.
