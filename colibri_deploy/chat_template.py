@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jinja2
 import jinja2.ext
@@ -139,7 +139,7 @@ def fit(template: ChatTemplate, added: Added, vocab_size: int) -> tuple[ChatForm
 class _Generation(jinja2.ext.Extension):
     """`{% generation %}` marks answers for training; what is in it is rendered as it stands."""
 
-    tags: ClassVar = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 # as jinja2 declares it
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
