@@ -23,6 +23,7 @@ struct encoder {
 struct match {
     uint32_t id, flags;
     size_t start, end;
+    size_t blank_end; // of the white space behind the last token that took some along
 };
 
 static const uint8_t *added_at(const struct clb_tokenizer *t, uint32_t index)
@@ -125,11 +126,15 @@ static bool next_match(const struct encoder *e, uint32_t low, uint32_t high, con
                 start = previous_character(p, start);
             start = start > after ? start : after;
         }
-        if (flags & CLB_ADDED_RSTRIP)
+        if (flags & CLB_ADDED_RSTRIP) {
+            // A token within white space that was looked at: not again, or it would be quadratic.
+            end = m->blank_end > end ? m->blank_end : end;
             while (is(t, CLB_CLASS_SPACE, p, end, n))
                 end += (size_t)clb_utf8_next(p + end, n - end, &(uint32_t){0});
+            m->blank_end = end;
+        }
         *from = i;
-        *m = (struct match){clb_u32(added), flags, start, end};
+        *m = (struct match){clb_u32(added), flags, start, end, m->blank_end};
         return true;
     }
     return false;

@@ -14,6 +14,10 @@ int clb_error(colibri_error *error, int code, const char *format, ...)
         va_start(args, format);
         vsnprintf(error->message, sizeof error->message, format, args);
         va_end(args);
+        // It may quote a file: no line breaks, nothing that a terminal obeys.
+        for (char *p = error->message; *p; p++)
+            if ((unsigned char)*p < ' ' || *p == 0x7f)
+                *p = '?';
         error->code = code;
     }
     return code;

@@ -300,13 +300,14 @@ static void quantise(struct binder *b, const char *list)
 static int check_rope(const struct colibri_model *m, const char *path, colibri_error *error)
 {
     const struct clb_config *c = &m->config;
-    const float *inv_freq = clb_vector_item(&m->rope, 0, 0);
-    for (int i = 0; i < m->rope.n; i++)
-        if (!(inv_freq[i] >= 0 && inv_freq[i] * (float)c->max_positions < 0x1.8p20f))
+    for (int i = 0; i < m->rope.n; i++) {
+        float inv_freq = clb_vector_item(&m->rope, 0, 0)[i];
+        if (!(inv_freq >= 0 && inv_freq * (float)c->max_positions < 0x1.8p20f))
             return clb_error(error, COLIBRI_ERROR_FORMAT,
                              "%s: value %d of the section rope, %g, gives no angle that can be "
                              "computed for %d positions; convert the model again",
-                             path, i, (double)inv_freq[i], c->max_positions);
+                             path, i, (double)inv_freq, c->max_positions);
+    }
     return 0;
 }
 

@@ -162,7 +162,7 @@ def test_a_flipped_bit_in_an_unused_expert_is_found_by_verify(
         (
             "architecture",
             '"a\x1b[31m"',
-            'the string at a\x1b[31m" is not closed, holds an escape or is too long',
+            'the string at a?[31m" is not closed, holds an escape or is too long',
         ),
     ],
 )

@@ -240,11 +240,16 @@ def values(name: str, item: int, shape: Shape) -> F32:
     return np.concatenate(list(tensor_values(1, spec))).reshape(shape.rows, shape.cols)
 
 
-def write_family(name: str, dtype: str, directory: Path) -> None:
-    """Write the model of a kind, its matrices in `dtype` or `MIXED`, into a new directory."""
+def write_family(
+    name: str, dtype: str, directory: Path, changes: dict[str, Any] | None = None
+) -> None:
+    """Write the model of a kind, its matrices in `dtype` or `MIXED`, into a new directory.
+
+    `changes` are values of config.json other than the kind's.
+    """
     kind = KINDS[name]
     directory.mkdir(parents=True)
-    text = json.dumps(BASE | {"architecture": name} | kind.config, indent=2)
+    text = json.dumps(BASE | {"architecture": name} | kind.config | (changes or {}), indent=2)
     (directory / "config.json").write_text(text + "\n", encoding="utf-8")
     found = dict(sections_of(kind, load_config(directory / "config.json")))
     turns = itertools.cycle(TILE_DTYPES)
