@@ -21,7 +21,7 @@ static const struct key {
     uint8_t kind; // enum kind
 } keys[] = {
 #define AT(field) offsetof(struct clb_config, field)
-    {"config_version", 0, 1, 1, UINT16_MAX, INTEGER},
+    {"config_version", 0, 1, INT32_MAX, UINT16_MAX, INTEGER},
     {"architecture", 0, 0, 0, AT(architecture), STRING},
     {"n_layers", 0, 1, CLB_MAX_LAYERS, AT(n_layers), INTEGER},
     {"hidden_size", 0, 1, 1 << 20, AT(hidden_size), INTEGER},
@@ -112,6 +112,9 @@ static int read_value(struct clb_config *c, struct clb_json *j, const struct key
         rc = clb_json_integer(j, key->min, key->max, &value);
         if (!rc && key->offset != UINT16_MAX)
             *integer = (int32_t)value;
+        else if (!rc && value > 1)
+            return clb_json_error(j, "\"%s\" is %d, this Colibri reads 1: a newer one is needed",
+                                  key->name, (int)value);
         break;
     case NUMBER:
         rc = clb_json_number(j, &number);
@@ -203,7 +206,7 @@ static int parse(struct clb_config *c, struct clb_json *j)
                                   "a newer Colibri is needed",
                                   j->key);
         if (seen[k])
-            return clb_json_error(j, "\"%s\" stands there twice", j->key);
+            return clb_json_error(j, "\"%s\" stands there twice; leave one out", j->key);
         seen[k] = true;
         if ((rc = read_value(c, j, &keys[k])))
             return rc;
@@ -226,7 +229,8 @@ int clb_config_read(struct clb_config *c, const char *path, colibri_error *error
     set_defaults(c);
     struct clb_json j = {.name = path, .text = text, .at = text, .error = error};
     if (strlen(text) != size)
-        rc = clb_error(error, COLIBRI_ERROR_CONFIG, "%s holds a zero byte: it is no JSON", path);
+        rc = clb_error(error, COLIBRI_ERROR_CONFIG,
+                       "%s holds a zero byte: it is no JSON; convert the model again", path);
     if (!rc)
         rc = parse(c, &j);
     free(text);

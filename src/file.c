@@ -19,11 +19,11 @@ static int open_regular(const char *path, int *fd, uint64_t *size, colibri_error
     // O_NONBLOCK: a FIFO must be refused, not waited for
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
-        return clb_error(error, COLIBRI_ERROR_FILE, "%s cannot be opened: %s", path,
+        return clb_error(error, COLIBRI_ERROR_FILE, "%s cannot be opened: %s; check its path", path,
                          strerror(errno));
     if (fstat(*fd, &st) || !S_ISREG(st.st_mode)) {
         close(*fd);
-        return clb_error(error, COLIBRI_ERROR_FILE, "%s is not a regular file", path);
+        return clb_error(error, COLIBRI_ERROR_FILE, "%s is not a regular file; name a file", path);
     }
     *size = (uint64_t)st.st_size;
     return 0;
@@ -39,8 +39,9 @@ int clb_file_read(const char *path, size_t limit, char **text, size_t *size, col
     char *p = bytes > limit ? NULL : malloc((size_t)bytes + 1);
     size_t n = 0;
     if (bytes > limit)
-        rc = clb_error(error, COLIBRI_ERROR_FILE, "%s has %llu bytes, more than the %zu allowed",
-                       path, (unsigned long long)bytes, limit);
+        rc = clb_error(error, COLIBRI_ERROR_FILE,
+                       "%s has %llu bytes, more than the %zu allowed; shorten it", path,
+                       (unsigned long long)bytes, limit);
     else if (!p)
         rc = clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the %llu bytes of %s",
                        (unsigned long long)bytes, path);
@@ -89,7 +90,8 @@ int clb_map_open(struct clb_map *map, const char *path, bool lock, colibri_error
         return rc;
     if (!size || size > SIZE_MAX / 2) {
         close(fd);
-        return clb_error(error, COLIBRI_ERROR_TRUNCATED, "%s has %llu bytes: it is no model", path,
+        return clb_error(error, COLIBRI_ERROR_TRUNCATED,
+                         "%s has %llu bytes: copy or convert it again", path,
                          (unsigned long long)size);
     }
     void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0);

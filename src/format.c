@@ -30,6 +30,11 @@ static int damaged(const char *path, const char *what, colibri_error *error)
                      path, what);
 }
 
+static int not_valid(const char *path, const char *what, colibri_error *error)
+{
+    return clb_error(error, COLIBRI_ERROR_FORMAT, "%s: %s; convert the model again", path, what);
+}
+
 static bool all_zero(const uint8_t *p, size_t n)
 {
     while (n && !*p)
@@ -56,8 +61,7 @@ static int check_header(struct clb_format *f, const char *path, colibri_error *e
     if (clb_crc32(0, h, HEADER_BYTES - 4) != clb_u32(h + 124))
         return damaged(path, "the header", error);
     if (clb_u32(h + 16) != 1 || clb_u32(h + 20) != 0x01020304 || !all_zero(h + 64, 60))
-        return clb_error(error, COLIBRI_ERROR_FORMAT,
-                         "%s: version, byte order or a reserved field is not valid", path);
+        return not_valid(path, "version, byte order or a reserved field is not valid", error);
     uint64_t file_size = clb_u64(h + 32);
     if (file_size != f->map.size)
         return clb_error(error, COLIBRI_ERROR_TRUNCATED,
@@ -66,10 +70,10 @@ static int check_header(struct clb_format *f, const char *path, colibri_error *e
     f->n_sections = clb_u32(h + 24);
     f->n_items = clb_u32(h + 28);
     uint64_t crcs = HEADER_BYTES + (uint64_t)f->n_sections * SECTION_BYTES;
-    if (!f->n_sections || f->n_sections > CLB_MAX_SECTIONS || clb_u64(h + 40) != HEADER_BYTES ||
-        clb_u64(h + 48) != crcs || crcs + 4 * (uint64_t)f->n_items > file_size)
-        return clb_error(error, COLIBRI_ERROR_FORMAT, "%s: the tables do not fit into the file",
-                         path);
+    if (!f->n_sections || f->n_sections > CLB_MAX_SECTIONS || f->n_items > CLB_MAX_ITEMS ||
+        clb_u64(h + 40) != HEADER_BYTES || clb_u64(h + 48) != crcs ||
+        crcs + 4 * (uint64_t)f->n_items > file_size)
+        return not_valid(path, "the tables do not fit into the file", error);
     f->crcs = h + crcs;
     if (clb_crc32(0, h + HEADER_BYTES, (size_t)f->n_sections * SECTION_BYTES) != clb_u32(h + 56))
         return damaged(path, "the section table", error);
@@ -102,10 +106,11 @@ static uint64_t item_size(const struct clb_section *s)
 
 static int parse_section(const struct clb_format *f, const uint8_t *p, struct clb_section *s)
 {
-    memcpy(s->name, p, sizeof s->name);
-    size_t name_size = strnlen(s->name, sizeof s->name);
+    size_t name_size = 0;
+    for (; name_size < sizeof s->name - 1 && p[name_size] > ' ' && p[name_size] < 0x7f; name_size++)
+        s->name[name_size] = (char)p[name_size];
     if (!name_size || !all_zero(p + name_size, sizeof s->name - name_size) ||
-        name_size == sizeof s->name || !all_zero(p + 92, SECTION_BYTES - 92))
+        !all_zero(p + 92, SECTION_BYTES - 92))
         return 1;
     uint32_t dtype = clb_u32(p + 32), layout = clb_u32(p + 36);
     if (dtype >= CLB_N_DTYPES || layout > CLB_TILES)
@@ -188,7 +193,7 @@ static int check_overlap(const struct clb_format *f, const char *path, colibri_e
         end = extents[i].end;
     }
     free(extents);
-    return overlap ? clb_error(error, COLIBRI_ERROR_FORMAT, "%s: two items overlap", path) : 0;
+    return overlap ? not_valid(path, "two items overlap", error) : 0;
 }
 
 static int read_sections(struct clb_format *f, const char *path, colibri_error *error)
@@ -201,15 +206,18 @@ static int read_sections(struct clb_format *f, const char *path, colibri_error *
         struct clb_section *s = &f->sections[i];
         if (parse_section(f, f->map.data + HEADER_BYTES + (size_t)i * SECTION_BYTES, s))
             return clb_error(error, COLIBRI_ERROR_FORMAT,
-                             "%s: entry %u of the section table (%.31s) is not valid", path, i,
-                             s->name);
+                             "%s: entry %u of the section table (%.31s) is not valid; convert the "
+                             "model again",
+                             path, i, s->name);
         if (clb_format_find(f, s->name) != s)
-            return clb_error(error, COLIBRI_ERROR_FORMAT, "%s: two sections are named %s", path,
+            return clb_error(error, COLIBRI_ERROR_FORMAT,
+                             "%s: two sections are named %s; convert the model again", path,
                              s->name);
         if (s->first_crc != items)
             return clb_error(error, COLIBRI_ERROR_FORMAT,
-                             "%s: the checksums of section %s are not where they belong", path,
-                             s->name);
+                             "%s: the checksums of section %s are not where they belong; convert "
+                             "the model again",
+                             path, s->name);
         items += (uint64_t)s->n_layers * s->n_experts;
         if (items > f->n_items)
             break;
@@ -218,8 +226,8 @@ static int read_sections(struct clb_format *f, const char *path, colibri_error *
                 (unsigned long long)s->offset, (unsigned long long)s->item_size);
     }
     if (items != f->n_items)
-        return clb_error(error, COLIBRI_ERROR_FORMAT,
-                         "%s: the section table counts more or fewer items than the header", path);
+        return not_valid(path, "the section table counts more or fewer items than the header",
+                         error);
     return check_overlap(f, path, error);
 }
 
@@ -251,6 +259,26 @@ const struct clb_section *clb_format_find(const struct clb_format *f, const char
     return NULL;
 }
 
+// Whether every float of an item is finite: its values, or the scales of its pairs of blocks.
+static bool is_finite(const struct clb_section *s, const uint8_t *p)
+{
+    // The upper half of an f32 is a bf16; f16 has fewer bits of exponent.
+    static const uint16_t exponents[CLB_N_DTYPES] = {0x7f80, 0x7c00, 0x7f80,
+                                                     0x7c00, 0x7c00, 0x7f80};
+    const unsigned exponent = exponents[s->dtype];
+    const size_t step = s->dtype == CLB_F32 ? 4 : 2;
+    size_t floats = (size_t)s->item_size, stride = floats; // bytes
+    if (clb_is_quantised(s->dtype)) {
+        floats = CLB_LINE_BYTES;
+        stride = s->dtype == CLB_Q8 ? CLB_Q8_PAIR_BYTES : CLB_Q4_PAIR_BYTES;
+    }
+    for (const uint8_t *end = p + s->item_size; p < end; p += stride)
+        for (size_t i = step; i <= floats; i += step)
+            if ((clb_u16(p + i - 2) & exponent) == exponent)
+                return false;
+    return true;
+}
+
 int clb_format_verify(const struct clb_format *f, enum clb_part part, clb_rest_fn rest, void *user,
                       const char *path, colibri_error *error)
 {
@@ -270,6 +298,11 @@ int clb_format_verify(const struct clb_format *f, enum clb_part part, clb_rest_f
                 return clb_error(error, COLIBRI_ERROR_CORRUPT,
                                  "%s: section %s, layer %u, expert %u does not match its "
                                  "checksum: the file is damaged, copy or convert it again",
+                                 path, s->name, l, e);
+            if (part & CLB_FINITE && s->dtype != CLB_U8 && !is_finite(s, clb_item(f, s, l, e)))
+                return clb_error(error, COLIBRI_ERROR_FORMAT,
+                                 "%s: section %s, layer %u, expert %u holds NaN or Inf; convert "
+                                 "the model again",
                                  path, s->name, l, e);
         }
     }

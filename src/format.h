@@ -10,7 +10,7 @@
 
 enum clb_dtype { CLB_F32, CLB_F16, CLB_BF16, CLB_Q8, CLB_Q4, CLB_MXFP4, CLB_U8, CLB_N_DTYPES };
 enum clb_layout { CLB_ROWS, CLB_TILES };
-enum { CLB_MAX_SECTIONS = 256 };
+enum { CLB_MAX_SECTIONS = 256, CLB_MAX_ITEMS = 1 << 22 };
 
 // Integers with a scale for each row and block of columns, in tiles.
 static inline bool clb_is_quantised(enum clb_dtype dtype)
@@ -54,9 +54,10 @@ static inline bool clb_is_large(const struct clb_section *s)
     return s->item_size > (8 << 20) / (s->n_layers * s->n_experts);
 }
 
-// Checks the CRC of each item of the small sections, of the large ones, or of all. Calls
-// rest(user), unless it is NULL, after each 64 KB, and ends early with 0 if that is false.
-enum clb_part { CLB_SMALL = 1, CLB_LARGE = 2, CLB_ALL = 3 };
+// Checks the CRC of each item of the small sections, of the large ones, or of all; with CLB_FINITE
+// also that no value or scale is NaN or infinite. Calls rest(user), unless it is NULL, after each
+// 64 KB, and ends early with 0 if that is false.
+enum clb_part { CLB_SMALL = 1, CLB_LARGE = 2, CLB_FINITE = 4, CLB_ALL = 7 };
 typedef bool (*clb_rest_fn)(void *user);
 int clb_format_verify(const struct clb_format *f, enum clb_part part, clb_rest_fn rest, void *user,
                       const char *path, colibri_error *error);

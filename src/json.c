@@ -41,9 +41,14 @@ static bool accept(struct clb_json *j, char c)
 static const char *found(struct clb_json *j, char out[32])
 {
     skip_blanks(j);
-    size_t n = strcspn(j->at, ",}]\r\n");
+    if (!*j->at)
+        return "the end of the file";
+    size_t n = 1 + strcspn(j->at + 1, ",}]\r\n");
     snprintf(out, 32, "%.*s%s", (int)(n > 24 ? 24 : n), j->at, n > 24 ? "..." : "");
-    return *j->at ? out : "the end of the file";
+    for (char *p = out; *p; p++)
+        if (*p < ' ' || *p > '~')
+            *p = '?';
+    return out;
 }
 
 // Escapes are refused: neither keys nor values of config.json need them.

@@ -283,8 +283,9 @@ static void quantise(struct binder *b, const char *list)
                               "quantize: \"%.40s\" is no list like up:int8,down:int8", list);
         else if (i == f->n_sections || !b->matrices[i])
             b->rc = clb_error(b->error, COLIBRI_ERROR_USAGE,
-                              "quantize: %s has no matrix of floats that is called %.*s", b->path,
-                              (int)n, list);
+                              "quantize: %s has no matrix of floats that is called %.*s; see "
+                              "colibri-deploy inspect",
+                              b->path, (int)n, list);
         else {
             b->rc = clb_quantize_matrix(b->matrices[i], (int)s->n_layers, (int)s->n_experts,
                                         &b->m->quantised_here, s->name, b->error);

@@ -22,7 +22,12 @@ def build_library(build: Path, flags: list[str], sanitizers: str, *targets: str)
     environment = os.environ | {"CC": "clang"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
-    options = ["-Disas=scalar", "-Doptimization=1", f"-Db_sanitize={sanitizers}", "-Db_lundef=false"]
+    options = [
+        "-Disas=scalar",
+        "-Doptimization=1",
+        f"-Db_sanitize={sanitizers}",
+        "-Db_lundef=false",
+    ]
     words = " ".join(["-g", "-UNDEBUG", *flags])
     setup = [*meson, "setup", str(build), str(ROOT), *options, f"-Dc_args={words}"]
     run([*setup, f"-Dc_link_args={' '.join(flags)}"], env=environment)
@@ -33,7 +38,9 @@ def build_fuzzers(directory: Path) -> dict[str, Path]:
     """The fuzzers by name, built in `directory`."""
     build = directory / "build"
     flags = ["-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
-    build_library(build, [*flags, "-fsanitize=fuzzer-no-link"], SANITIZERS, "src/colibri:static_library")
+    build_library(
+        build, [*flags, "-fsanitize=fuzzer-no-link"], SANITIZERS, "src/colibri:static_library"
+    )
     # Checksums take most of the time, and the more with each byte's coverage: they go without.
     crc32 = directory / "crc32.o"
     common: list[str | Path] = ["clang", "-std=c17", "-g", "-D_DEFAULT_SOURCE", "-I", ROOT / "src"]
@@ -43,6 +50,12 @@ def build_fuzzers(directory: Path) -> dict[str, Path]:
     for target in TARGETS:
         programs[target] = directory / f"fuzz_{target}"
         sources = [HERE / f"fuzz_{target}.c", HERE / "memory_files.c", crc32]
-        linked = [build / "src/libcolibri.a", "-lpthread", "-lm", "-o", programs[target]]
+        linked: list[str | Path] = [
+            build / "src/libcolibri.a",
+            "-lpthread",
+            "-lm",
+            "-o",
+            programs[target],
+        ]
         run([*common, "-O1", f"-fsanitize=fuzzer,{SANITIZERS}", *sources, *linked])
     return programs

@@ -39,7 +39,7 @@ UNTRACED static void seal_items(uint8_t *file, size_t size, const uint8_t *entry
         if (at > size || bytes > size - at || bytes + 64 > *work)
             return;
         *work -= bytes + 64;
-        put_u32(crcs + 4 * (first + i), clb_crc32(file + at, bytes));
+        put_u32(crcs + 4 * (first + i), clb_crc32(0, file + at, bytes));
     }
 }
 
@@ -48,13 +48,13 @@ UNTRACED static void seal(uint8_t *file, size_t size, bool items)
     uint64_t n_sections = clb_u32(file + 24), n_crcs = clb_u32(file + 28);
     uint64_t crcs = HEADER + ENTRY * n_sections;
     if (crcs + 4 * n_crcs > size)
-        return put_u32(file + 124, clb_crc32(file, 124));
+        return put_u32(file + 124, clb_crc32(0, file, 124));
     size_t work = MAX_SEALED;
     for (uint64_t i = 0; items && i < n_sections; i++)
         seal_items(file, size, file + HEADER + ENTRY * i, file + crcs, (uint32_t)n_crcs, &work);
-    put_u32(file + 56, clb_crc32(file + HEADER, ENTRY * n_sections));
-    put_u32(file + 60, clb_crc32(file + crcs, 4 * n_crcs));
-    put_u32(file + 124, clb_crc32(file, 124));
+    put_u32(file + 56, clb_crc32(0, file + HEADER, ENTRY * n_sections));
+    put_u32(file + 60, clb_crc32(0, file + crcs, 4 * n_crcs));
+    put_u32(file + 124, clb_crc32(0, file, 124));
 }
 
 static void run(const colibri_model *model, colibri_kv kv)

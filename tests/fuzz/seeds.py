@@ -63,7 +63,7 @@ def sections(data: bytes) -> Iterator[Section]:
 
 
 def compact(data: bytes, kept: str = "tokenizer") -> bytes:
-    """A model.bin with its sections close together, up to the end of `kept`: the rest is cut off."""
+    """A model.bin with its sections close together, cut off behind the section `kept`."""
     found = sorted(sections(data), key=lambda s: (s.name != kept, s.tiles))
     n_items = sum(s.n_layers * s.n_experts for s in found)
     crcs = HEADER + ENTRY * len(found)
