@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from colibri_deploy.errors import BoardError, BoardFullError
-from colibri_deploy.ssh import Answer, Connection, Sinks
+from colibri_deploy.ssh import Answer, Connection, Dialogue, Sinks
 
 VERB_SECONDS = 60.0
 _SCRIPT = Path(__file__).with_name("board.sh")
@@ -85,6 +85,18 @@ class BoardShell:
         if not out.has_begun:
             raise self._runs_nothing(err.before or out.before)
         return status
+
+    @contextlib.contextmanager
+    def converse(self, verb: str, *arguments: str, sinks: Sinks) -> Iterator[Dialogue]:
+        """Runs a verb that is spoken to, and passes its output on.
+
+        Raises BoardConnectionError.
+        """
+        mark, command, script = self._prepare(verb, arguments)
+        heard = Sinks(_After(mark, sinks.stdout), _After(mark, sinks.stderr))
+        with self.connection.converse(command, heard) as dialogue:
+            dialogue.say(script)
+            yield dialogue
 
     def _prepare(self, verb: str, arguments: Sequence[str]) -> tuple[bytes, str, bytes]:
         """The mark that output begins after, the command, and what it reads first."""

@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from colibri_deploy.board_shell import BoardShell, ending
 from colibri_deploy.errors import EngineError, InputError, ReleaseError
 from colibri_deploy.model_dir import MODEL_NAME
-from colibri_deploy.ssh import Connection, Sinks
+from colibri_deploy.ssh import Connection, Dialogue, Sinks
 from colibri_deploy.store import Store
 
 _MOST_SECONDS = 7 * 86400.0
 _MOST_BYTES = 120_000  # of a prompt: Linux gives an argument 128 KiB
-_BEGIN, _END = "<|im_start|>", "<|im_end|>"  # of a message in ChatML
+_INPUT = 11  # the engine's status for what its model cannot take
 
 
 @dataclass(frozen=True)
@@ -54,19 +57,32 @@ class Engine:
         """
         if len(os.fsencode(prompt)) > _MOST_BYTES:
             raise InputError(f"the prompt is longer than {_MOST_BYTES:,} bytes")
-        words = [*self._model, "--prompt", prompt, *options.arguments()]
-        if options.threads is None:
-            words += self._limits.engine_options
+        words = [*self._model, "--prompt", prompt, *self._arguments(options)]
         self._check(self._shell.stream("stream", *words, sinks=sinks, timeout_s=_MOST_SECONDS))
 
-    def knows_chatml(self) -> bool:
-        """Whether the marks of ChatML are tokens of the model. Raises as `generate`."""
-        words = ("--tokenize", "--prompt", (_BEGIN + _END) * 2)
-        answer = self._shell.attempt("run", *self._model, *words)
+    @contextlib.contextmanager
+    def chat(self, options: RunOptions, system: str | None, sinks: Sinks) -> Iterator[Chat]:
+        """A conversation with one engine, which ends with the context.
+
+        Raises InputError if the model has no chat form or takes no system text, and as `generate`.
+        """
+        words = [*self._model, "--chat", *([] if system is None else ["--system", system])]
+        answer = self._shell.attempt("run", *words, "--tokenize")  # of no turn at all
+        said = answer.stderr.decode(errors="replace").strip().removeprefix("colibri: error: ")
+        if answer.status == _INPUT:
+            verbs = "`colibri-deploy run`, `colibri-deploy convert`"
+            raise InputError(f"no chat with {self._name}: {said} ({verbs})")
         self._check(answer.status, answer.stderr)
-        ids = answer.stdout.decode().strip().split(",")
-        begin, end, *again = ids[-4:]
-        return len(ids) <= 5 and begin != end and again == [begin, end]  # 5: with a first token
+        mark = f"\x1e{secrets.token_hex(16)}\x1e"
+        words += ["--turn_end", mark, *self._arguments(options)]
+        ears = _Ears(mark.encode(), sinks.stdout)
+        with self._shell.converse("run", *words, sinks=Sinks(ears, sinks.stderr)) as dialogue:
+            yield Chat(dialogue, ears)
+            self._check(dialogue.end(_MOST_SECONDS))
+
+    def _arguments(self, options: RunOptions) -> tuple[str, ...]:
+        more = self._limits.engine_options if options.threads is None else ()
+        return (*options.arguments(), *more)
 
     def _check(self, status: int, said: bytes = b"") -> None:
         """Raises EngineError where the engine did not end well."""
@@ -78,27 +94,40 @@ class Engine:
 
 
 class Chat:
-    """A conversation in ChatML; the board is sent all of it each time."""
+    """A conversation; each turn is sent, and computed, once (`Engine.chat`)."""
 
-    def __init__(self, engine: Engine, board: str) -> None:
-        """Raises InputError if the model knows no ChatML, and as `Engine.generate`."""
-        if not engine.knows_chatml():
-            raise InputError(
-                f"the model on {board} has no tokens {_BEGIN} and {_END}, so it is none for a "
-                "chat in ChatML: give it a text to continue, with `colibri-deploy run`"
-            )
-        self._engine = engine
-        self._said = ""
+    def __init__(self, dialogue: Dialogue, ears: _Ears) -> None:
+        self._dialogue = dialogue
+        self._ears = ears
 
-    def answer(self, turn: str, options: RunOptions, sinks: Sinks) -> None:
-        """Passes the answer on as it comes. Raises as `Engine.generate`."""
-        self._said += f"{_BEGIN}user\n{turn}{_END}\n{_BEGIN}assistant\n"
-        text = bytearray()
+    def answer(self, turn: str) -> bool:
+        """Passes the answer to one line on as it comes; False if the engine has ended.
 
-        def on_text(data: bytes) -> None:
-            text.extend(data)
-            sinks.stdout(data)
+        Raises BoardConnectionError.
+        """
+        self._ears.turn_is_over = False
+        self._dialogue.say(os.fsencode(turn) + b"\n")
+        self._dialogue.hear(lambda: self._ears.turn_is_over, _MOST_SECONDS)
+        return self._ears.turn_is_over
 
-        self._engine.generate(self._said, options, Sinks(on_text, sinks.stderr))
-        answer = os.fsdecode(bytes(text)).removesuffix("\n")  # the engine ends its output with it
-        self._said += f"{answer}{_END}\n"
+
+class _Ears:
+    """Passes on what comes, but for the mark at the end of each turn."""
+
+    def __init__(self, mark: bytes, sink: Callable[[bytes], None]) -> None:
+        self._mark = mark
+        self._sink = sink
+        self._held = b""  # may be the beginning of a mark
+        self.turn_is_over = False
+
+    def __call__(self, data: bytes) -> None:
+        before, mark, after = (self._held + data).partition(self._mark)
+        if mark:
+            self.turn_is_over = True
+            self._held = after
+        else:
+            start = before.rfind(self._mark[:1])
+            cut = start if start >= 0 and self._mark.startswith(before[start:]) else len(before)
+            before, self._held = before[:cut], before[cut:]
+        if before:
+            self._sink(before)

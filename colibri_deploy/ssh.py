@@ -165,40 +165,71 @@ class Connection:
     def _execute(
         self, command: str, stdin: Iterable[bytes], timeout_s: float, sinks: Sinks | None
     ) -> Answer:
-        with _typed(self.board.name, "lost the connection to"):
-            channel = self._session.transport.open_session(timeout=CONNECT_SECONDS)
-            with contextlib.closing(channel):
-                channel.settimeout(STALL_SECONDS)
-                channel.exec_command(command)
-                try:
-                    for chunk in _paced(stdin, self.board.limits.push_mb_per_s):
-                        channel.sendall(chunk)
-                    if sinks is None:
-                        channel.shutdown_write()
-                except TimeoutError as error:
-                    raise ConnectionLostError(
-                        f"{self.board.name} has taken no more data for {STALL_SECONDS:g} s"
-                    ) from error
-                except OSError:
-                    if not (channel.closed and self._session.transport.is_active()):
-                        raise
-                answer = self._gather(channel, timeout_s, sinks)
-        if answer.status == -1 and not self._session.transport.is_active():
-            raise ConnectionLostError(f"lost the connection to {self.board.name}")
-        return answer
-
-    def _gather(self, channel: paramiko.Channel, timeout_s: float, sinks: Sinks | None) -> Answer:
-        """Reads both outputs until the command has ended."""
-        deadline = time.monotonic() + timeout_s
-        late = BoardConnectionError(
-            f"{self.board.name} does not answer: a command takes longer than {timeout_s:g} s"
-        )
         stdout, stderr = bytearray(), bytearray()
-        to = sinks or Sinks(stdout.extend, stderr.extend)
-        while True:
+        with self._typed(), self._opened() as channel:
+            channel.exec_command(command)
+            self._send(channel, stdin, ends=sinks is None)
+            to = sinks or Sinks(stdout.extend, stderr.extend)
+            status = self._gather(channel, timeout_s, to)
+        return Answer(status, bytes(stdout), bytes(stderr))
+
+    @contextlib.contextmanager
+    def converse(self, command: str, sinks: Sinks) -> Iterator[Dialogue]:
+        """Runs a command that is spoken to; its standard input ends with the context.
+
+        Raises ConnectionLostError, BoardConnectionError.
+        """
+        with self._opened() as channel:
+            with self._typed():
+                channel.exec_command(command)
+            yield Dialogue(self, channel, sinks)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[paramiko.Channel]:
+        with self._typed():
+            channel = self._session.transport.open_session(timeout=CONNECT_SECONDS)
+        with contextlib.closing(channel):
+            channel.settimeout(STALL_SECONDS)
+            yield channel
+
+    def _typed(self) -> contextlib.AbstractContextManager[None]:
+        return _typed(self.board.name, "lost the connection to")
+
+    def _send(self, channel: paramiko.Channel, chunks: Iterable[bytes], ends: bool) -> None:
+        """A command that has ended takes no more; that is no error here."""
+        try:
+            for chunk in _paced(chunks, self.board.limits.push_mb_per_s):
+                channel.sendall(chunk)
+            if ends:
+                channel.shutdown_write()
+        except TimeoutError as error:
+            raise ConnectionLostError(
+                f"{self.board.name} has taken no more data for {STALL_SECONDS:g} s"
+            ) from error
+        except OSError:
+            if not (channel.closed and self._session.transport.is_active()):
+                raise
+
+    def _gather(self, channel: paramiko.Channel, timeout_s: float, to: Sinks) -> int:
+        """Reads both outputs until the command has ended; its status."""
+        deadline = time.monotonic() + timeout_s
+        self._pump(channel, timeout_s, to, lambda: False)
+        if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
+            raise self._late(timeout_s)
+        status = channel.recv_exit_status()
+        if status == -1 and not self._session.transport.is_active():
+            raise ConnectionLostError(f"lost the connection to {self.board.name}")
+        return status
+
+    def _pump(
+        self, channel: paramiko.Channel, timeout_s: float, to: Sinks, until: Callable[[], bool]
+    ) -> None:
+        """Reads both outputs until the command has ended, or `until` is true."""
+        deadline = time.monotonic() + timeout_s
+        while not until():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise late
+                raise self._late(timeout_s)
             if self._session.silent_s > DEAD_SECONDS:
                 raise ConnectionLostError(
                     f"{self.board.name} has been silent for {DEAD_SECONDS:g} s: "
@@ -211,9 +242,11 @@ class Connection:
                 to.stderr(channel.recv_stderr(_READ_BYTES))
             elif channel.eof_received or channel.closed:
                 break
-        if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
-            raise late
-        return Answer(channel.recv_exit_status(), bytes(stdout), bytes(stderr))
+
+    def _late(self, timeout_s: float) -> BoardConnectionError:
+        return BoardConnectionError(
+            f"{self.board.name} does not answer: a command takes longer than {timeout_s:g} s"
+        )
 
     def close(self) -> None:
         """Ends the connection."""
@@ -234,6 +267,34 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Dialogue:
+    """A command that runs and is spoken to (`Connection.converse`)."""
+
+    def __init__(self, connection: Connection, channel: paramiko.Channel, sinks: Sinks) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._sinks = sinks
+
+    def say(self, data: bytes) -> None:
+        """Sends data to the command. Raises ConnectionLostError."""
+        with self._connection._typed():
+            self._connection._send(self._channel, [data], ends=False)
+
+    def hear(self, until: Callable[[], bool], timeout_s: float) -> None:
+        """Passes output on until `until` is true, or the command has ended.
+
+        Raises ConnectionLostError, BoardConnectionError.
+        """
+        with self._connection._typed():
+            self._connection._pump(self._channel, timeout_s, self._sinks, until)
+
+    def end(self, timeout_s: float) -> int:
+        """Ends the command's standard input, passes the rest on; its status. Raises as `hear`."""
+        with self._connection._typed():
+            self._connection._send(self._channel, [], ends=True)
+            return self._connection._gather(self._channel, timeout_s, self._sinks)
 
 
 class _Session:

@@ -12,22 +12,27 @@ import click
 
 from colibri_deploy.cli.board_choice import BoardChoice, board_options
 from colibri_deploy.cli.run import connected, run_options, to_terminal
-from colibri_deploy.run import Chat, Engine, RunOptions
+from colibri_deploy.run import Engine, RunOptions
 
 
 @click.command()
 @board_options
 @run_options
-def chat(choice: BoardChoice, model: Path | None, options: RunOptions) -> None:
+@click.option("--system", metavar="TEXT", help="What the model is told before the chat.")
+def chat(choice: BoardChoice, model: Path | None, options: RunOptions, system: str | None) -> None:
     """Talk to the model on a board: a line is a turn, and the answer comes as it is generated.
 
-    The model must know ChatML (<|im_start|>, <|im_end|>). The whole conversation is sent to the
-    board each time. The end of the input ends the chat, and so does Ctrl-C.
+    The model must have a chat form: `inspect` shows it. The board computes every turn once. The end
+    of the input ends the chat, and so does Ctrl-C.
     """
-    with connected(choice, model) as connection, to_terminal(connection) as sinks:
-        conversation = Chat(Engine(connection), choice.name)
+    with (
+        connected(choice, model) as connection,
+        to_terminal(connection) as sinks,
+        Engine(connection).chat(options, system, sinks) as conversation,
+    ):
         for turn in _turns():
-            conversation.answer(turn, options, sinks)
+            if not conversation.answer(turn):
+                break
 
 
 def _turns() -> Iterator[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from board_fixtures import Place
 from ssh_servers import NewKey, Server
+from tokenizers import Tokenizer
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.golden_model import CHECKPOINT, convert_golden_model, load_goldens
@@ -27,6 +28,10 @@ from colibri_deploy.run import RunOptions
 Deploy = Callable[..., Completed]
 
 PROMPT = "A wise man"
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 (TEXT,) = (str(golden.text) for golden in load_goldens() if golden.prompt.value == PROMPT)
 
 
@@ -51,6 +56,7 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, mark in ((894, "<|im_start|>"), (895, "<|im_end|>")):
         added.append({**added[0], "id": number, "content": mark})
     path.write_text(json.dumps(tokenizer))
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML}))
     config = json.loads((checkpoint / "config.json").read_text())
     config["max_position_embeddings"] = 100_000
     (checkpoint / "config.json").write_text(json.dumps(config))
@@ -154,8 +160,12 @@ def place_of(
     return start
 
 
-@pytest.mark.parametrize("kind", ["sim", "openssh", "dropbear"])
+@pytest.mark.parametrize(
+    ("verb", "kind"),
+    [("run", "sim"), ("run", "openssh"), ("run", "dropbear"), ("chat", "openssh")],
+)
 def test_text_streams_and_ctrl_c_ends_the_engine_on_the_board(
+    verb: str,
     kind: str,
     place_of: Callable[[str], Place],
     deploy: Deploy,
@@ -165,9 +175,16 @@ def test_text_streams_and_ctrl_c_ends_the_engine_on_the_board(
     place = place_of(kind)
     done = deploy("push", *place.arguments, "--model", chat_model)
     assert done.status == 0, done.stderr
-    child = client("run", *place.arguments, "--num-tokens", "90000", PROMPT)
+    words = [PROMPT] if verb == "run" else []
+    child = client(verb, *place.arguments, "--num-tokens", "90000", *words)
+    assert child.stdin is not None
     assert child.stdout is not None
-    assert child.stdout.read(len(TEXT)) == TEXT
+    if verb == "chat":
+        child.stdin.write("Bring me water.\n")
+        child.stdin.flush()
+        assert len(child.stdout.read(20)) == 20
+    else:
+        assert child.stdout.read(len(TEXT)) == TEXT
     assert len(engines_of(place)) == 1
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=20)
@@ -193,32 +210,42 @@ def test_a_reader_that_has_enough_ends_the_engine_in_silence(
     assert (child.wait(timeout=20), child.stderr.read()) == (1, "")
 
 
-def test_a_chat_sends_the_whole_conversation_in_chatml(
+def test_a_chat_is_one_conversation_of_the_board_s_engine(
     sim: Callable[..., Place],
     client: Callable[..., subprocess.Popen[str]],
     chat_model: Path,
     engine: Callable[[str], Path],
 ) -> None:
-    child = client("chat", *sim().arguments, "--model", chat_model, "--num-tokens", "9")
-    answers, said = child.communicate("Bring me water.\n\nWho art thou?\n", timeout=60)
+    words = ("--model", chat_model, "--num-tokens", "9", "--system", "Be brief.")
+    child = client("chat", *sim().arguments, *words)
+    answers, said = child.communicate("Bring me water.\n\nWho art thou?\n", timeout=100)
     assert (child.returncode, said) == (0, "")
 
-    def continued(text: str) -> str:
-        words = ("--prompt", text, "--num_tokens", "9")
-        return run([engine("host"), "--model", chat_model, *words]).stdout.removesuffix("\n")
+    library = Tokenizer.from_file(str(chat_model.parent / "checkpoint" / "tokenizer.json"))
+    begin = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
+    ids, expected = [], []
+    for text in (
+        f"{begin}Bring me water.<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_end|>\n<|im_start|>user\nWho art thou?<|im_end|>\n<|im_start|>assistant\n",
+    ):
+        ids += library.encode(text, add_special_tokens=False).ids
+        tokens = ",".join(map(str, ids))
+        options = ("--num_tokens", "9", "--format", "ids")
+        done = run([engine("host"), "--model", chat_model, "--tokens", tokens, *options])
+        answer = [int(number) for number in done.stdout.split(",")]
+        ids += answer
+        expected.append(f"{library.decode(answer, skip_special_tokens=True)}\n")
+    assert answers == "".join(expected)
+    assert len({*expected}) == 2
 
-    first = "<|im_start|>user\nBring me water.<|im_end|>\n<|im_start|>assistant\n"
-    second = "<|im_start|>user\nWho art thou?<|im_end|>\n<|im_start|>assistant\n"
-    one = continued(first)
-    two = continued(f"{first}{one}<|im_end|>\n{second}")
-    assert answers == f"{one}\n{two}\n"
-    assert len({one, two, continued(second)}) == 3
 
-
-def test_a_chat_with_a_model_that_knows_no_chatml_is_refused(
+def test_a_chat_with_a_model_that_has_no_chat_form_is_refused(
     sim: Callable[..., Place], deploy: Deploy, model: Path
 ) -> None:
     done = deploy("chat", *sim().arguments, "--model", model)
     assert (done.status, done.stdout) == (11, "")
-    assert " has no tokens <|im_start|> and <|im_end|>, so it is none for a chat" in done.stderr
-    assert done.stderr.endswith(" with `colibri-deploy run`\n")
+    assert "error: no chat with colibri@127.0.0.1:" in done.stderr
+    assert done.stderr.endswith(
+        ": the model has no chat form; give it a text to continue, or convert it again with a chat "
+        "template that has one (`colibri-deploy run`, `colibri-deploy convert`)\n"
+    )
