@@ -17,7 +17,7 @@ endef
 help:
 	@echo "make demo     run a real model on an emulated board, over SSH, and verify it there"
 	@echo "make test     check style and types, run all tests"
-	@echo "make bench    measure the kernels against this machine's roof"
+	@echo "make bench    measure Colibri next to llama.cpp and this machine's roof"
 	@echo "make release  build the engine for every target, in build/<target>/"
 	@echo "make clean    remove the builds; .venv stays"
 
@@ -31,11 +31,15 @@ test: $(READY)
 	$(call part,mypy,$(BIN)/mypy)
 	$(call part,pytest,$(BIN)/pytest -n 2 --no-loadscope-reorder)
 
+# BENCH='--quick --models S' and the like are options of bench/compare.py.
 bench: $(READY)
+	@tests/debian-packages.sh bench
 	PATH="$(CURDIR)/$(BIN):$$PATH" meson setup --reconfigure build/bench --cross-file cross/$$(uname -m)-linux-musl.ini
-	PATH="$(CURDIR)/$(BIN):$$PATH" ninja -C build/bench bench/kernels
+	PATH="$(CURDIR)/$(BIN):$$PATH" ninja -C build/bench colibri bench/kernels bench/roof bench/session
 	build/bench/bench/kernels --threads 1
 	build/bench/bench/kernels --threads $$(nproc)
+	$(BIN)/python bench/compare.py $(BENCH)
+	$(BIN)/python bench/comparison_report.py build/bench/compare.json --svg build/bench/roofline.svg >/dev/null
 
 release: $(READY)
 	$(BIN)/colibri-deploy build --all

@@ -41,7 +41,8 @@ def main() -> None:
         for layers in (1, 4):
             sources[f"synthetic, {layers} layers, f32"] = directory = work / f"layers-{layers}"
             experts = ["--experts", "4", "--layers", str(layers)]
-            subprocess.run([sys.executable, SYNTHETIC, directory, *SHAPE, *experts], check=True)
+            command: list[str | Path] = [sys.executable, SYNTHETIC, directory, *SHAPE, *experts]
+            subprocess.run(command, check=True)
         for label, source in sources.items():
             command = [sys.executable, __file__, source, work / "model"]
             answer = subprocess.run(command, check=True, capture_output=True, text=True)

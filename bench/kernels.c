@@ -97,7 +97,7 @@ static void read_item(void *context, int item, int worker)
     (void)worker;
     struct job *j = context;
     size_t floats = (size_t)j->n_tiles * j->tile_bytes / sizeof(float) / 256 * 256;
-    sink = roof->read(
+    sink = roof->read[CLB_ROOF_4_STREAMS](
         (const float *)(const void *)(j->w + (size_t)item * (size_t)j->n_tiles * j->tile_bytes),
         floats);
 }

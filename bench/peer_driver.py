@@ -7,18 +7,18 @@
     python bench/peer_driver.py first MODEL     (one request: from start to the first token)
 
 Everything is llama.cpp's default but what is named here: default buffer types, so weights are
-repacked where it has a kernel for that; mmap; flash attention where it chooses it; a batch of 512 at
-once; an f16 cache. Nothing is sampled inside the measured part, and only the last token of a prompt
-has logits.
+repacked where it has a kernel for that; mmap; flash attention where it chooses it; 512 tokens of a
+prompt at once; an f16 cache. Nothing is sampled in the measured part, and only the last token of a
+prompt has logits.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
-import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -58,7 +58,7 @@ class Peer:
         """Of the token that was fed last."""
         vocab = llama_cpp.llama_model_get_vocab(self.model)
         row = llama_cpp.llama_get_logits_ith(self.context, -1)
-        return row[: llama_cpp.llama_vocab_n_tokens(vocab)]
+        return list(row[: llama_cpp.llama_vocab_n_tokens(vocab)])
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Feeds `prompt`, then `tokens` one by one, with `threads` threads."""
@@ -76,7 +76,15 @@ class Peer:
         return result | ({"logits": self.logits()} if request.get("logits") else {})
 
 
-@llama_cpp.llama_log_callback
+def peak_rss_bytes() -> int:
+    """Of this process; getrusage's number begins with the parent's."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit("peer_driver: /proc/self/status has no VmHWM")
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _silent(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
     """llama.cpp's log is not shown."""
 
@@ -89,15 +97,15 @@ def main() -> None:
         print(json.dumps({"version": llama_cpp.__version__, "system_info": info}))
     elif sys.argv[1] == "first":
         request = json.loads(sys.stdin.readline())
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        before = peak_rss_bytes()
         started = time.perf_counter()  # the interpreter and the libraries are not counted
         peer = Peer(sys.argv[2], request["positions"], request["threads"])
         peer.feed(request["prompt"])
         logits = peer.logits()
         logits.index(max(logits))
         seconds = time.perf_counter() - started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "peak_rss_bytes": peak - before}))
+        peak = peak_rss_bytes() - before
+        print(json.dumps({"seconds": seconds, "peak_rss_bytes": peak}))
     else:
         peer = Peer(sys.argv[2], 1024, 1)
         print("{}", flush=True)

@@ -1,18 +1,19 @@
 #!/bin/sh
-# The Debian packages that `make demo` and `make test` need beyond python3-venv, make and git; this
-# is the one list. As root it installs what is missing, otherwise it says how.
+# The Debian packages that `make bench`, `make demo` and `make test` need beyond python3-venv, make and
+# git; this is the one list. As root it installs what is missing, otherwise it says how.
 #
-#     debian-packages.sh demo|test
+#     debian-packages.sh bench|demo|test
 set -eu
 
 case $1 in
+bench) packages="g++" ;; # llama.cpp is built from its source
 demo) packages="qemu-user-static" ;; # the demonstration can do without, and says so
 test)
     packages="binutils binutils-multiarch busybox-static dropbear-bin libnss-wrapper minisign"
     packages="$packages openssh-server qemu-system-arm qemu-system-misc qemu-system-x86"
     packages="$packages qemu-user-static"
     ;;
-*) echo "usage: $0 demo|test" >&2; exit 2 ;;
+*) echo "usage: $0 bench|demo|test" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then

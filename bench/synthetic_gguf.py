@@ -19,8 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFWriter
 
+from colibri_deploy.convert import convert_checkpoint
+from colibri_deploy.gguf_file import GgufFile
+from colibri_deploy.model import Model
+from colibri_deploy.sections import Section
+
 Type = Literal["q8", "q4", "f16"]
-TYPES: tuple[Type, ...] = ("q8", "q4", "f16")
 
 _GGML = {
     "q8": GGMLQuantizationType.Q8_0,
@@ -52,10 +56,19 @@ class Shape:
     vocab: int
     positions: int = 32768
 
+    @property
+    def macs_per_token(self) -> int:
+        """Multiplications and additions by weights for a token of a prompt: all but the head's."""
+        kv = self.hidden // self.heads * self.kv_heads
+        attention = 2 * self.hidden * (self.hidden + kv)
+        experts = self.top_k * 3 * self.hidden * self.ffn
+        return self.layers * (attention + experts + self.experts * self.hidden)
+
 
 SHAPES = {
     "S": Shape(1024, 8, 16, 4, 3584, 8, 2, 32000),
     "M": Shape(2048, 8, 32, 8, 1024, 64, 8, 50304),
+    "demo": Shape(576, 30, 9, 3, 1536, 4, 2, 49152),  # as `make demo` upcycles SmolLM2-135M
 }
 
 
@@ -173,3 +186,62 @@ def _bytes_per_block(tensor: Tensor) -> int:
     if tensor.kind in _BLOCKS:
         return _BLOCKS[tensor.kind].itemsize
     return 2 if tensor.kind == "f16" else 4
+
+
+# Sections of model.bin, by the end of the tensor's name
+_SECTIONS = {
+    "token_embd": "embeddings",
+    "output_norm": "final_norm",
+    "output": "lm_head",
+    "attn_norm": "attention_norm",
+    "attn_q": "attention_q",
+    "attn_k": "attention_k",
+    "attn_v": "attention_v",
+    "attn_output": "attention_o",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate_inp": "router",
+    "ffn_gate_exps": "gate_weights",
+    "ffn_up_exps": "up_weights",
+    "ffn_down_exps": "down_weights",
+}
+_DTYPES = {"Q8_0": "q8", "Q4_0": "q4", "F16": "f16", "F32": "f32"}
+
+
+class UnequalError(Exception):
+    """The two files do not hold equal bits per weight."""
+
+
+def convert(gguf: Path, model: Path) -> None:
+    """What `colibri-deploy convert` does."""
+    convert_checkpoint(gguf, model)
+
+
+def check_conversion(gguf: Path, model: Path) -> tuple[int, int]:
+    """The bytes that one token reads, of the GGUF file and of `model`.
+
+    Raises UnequalError if a tensor has another type there, or if the two differ by a percent.
+    """
+    converted = Model.open(model)
+    experts, top_k = converted.config.n_experts, converted.config.top_k
+    theirs = ours = 0
+    for tensor in GgufFile.open(gguf).tensors.values():
+        section = converted.file.section(_SECTIONS[tensor.name.split(".")[-2]])
+        if section.dtype.name != _DTYPES[tensor.stored]:
+            raise UnequalError(f"{tensor.name} is {tensor.stored}, {section.name} is not")
+        size = tensor.size
+        if section.name == "embeddings":  # one row
+            size //= section.rows
+        elif section.n_experts > 1:
+            size = size * top_k // experts
+        theirs += size
+        ours += _read_of_layer(section, top_k)
+    if not 0.99 < ours / theirs < 1.01:
+        raise UnequalError(f"{gguf} has {theirs:,} bytes for a token, {model} has {ours:,}")
+    return theirs, ours
+
+
+def _read_of_layer(section: Section, top_k: int) -> int:
+    """Bytes that a token reads of a section, in one layer."""
+    if section.name == "embeddings":
+        return section.item_size // section.rows
+    return section.item_size * (top_k if section.n_experts > 1 else 1)
