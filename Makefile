@@ -18,7 +18,7 @@ help:
 	@echo "make demo     run a real model on an emulated board, over SSH, and verify it there"
 	@echo "make test     check style and types, run all tests"
 	@echo "make bench    measure Colibri next to llama.cpp and this machine's roof"
-	@echo "make release  build the engine for every target, in build/<target>/"
+	@echo "make release  check everything, and make a release in dist/<version>/"
 	@echo "make clean    remove the builds; .venv stays"
 
 demo: $(READY)
@@ -30,6 +30,7 @@ test: $(READY)
 	$(call part,ruff,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
 	$(call part,mypy,$(BIN)/mypy)
 	$(call part,pytest,$(BIN)/pytest -n 2 --no-loadscope-reorder)
+	@mkdir -p build; [ -n "$$(git status --porcelain 2>&1)" ] || git rev-parse HEAD >build/tested
 
 # BENCH='--quick --models S' and the like are options of bench/compare.py.
 bench: $(READY)
@@ -42,7 +43,8 @@ bench: $(READY)
 	$(BIN)/python bench/comparison_report.py build/bench/compare.json --svg build/bench/roofline.svg >/dev/null
 
 release: $(READY)
-	$(BIN)/colibri-deploy build --all
+	@tests/debian-packages.sh test
+	$(BIN)/colibri-deploy release
 
 clean:
 	rm -rf build dist

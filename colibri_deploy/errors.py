@@ -285,6 +285,12 @@ class RebuildError(ColibriDeployError):
     exit_code = 53
 
 
+class PackagingError(ColibriDeployError):
+    """A checkout, or what was built from it, cannot be released; the message says why."""
+
+    exit_code = 55
+
+
 class StoppedError(ColibriDeployError):
     """Ctrl-C; the message names the boards that were not finished."""
 

@@ -1,4 +1,7 @@
 #!/bin/sh
+# SPDX-FileCopyrightText: 2026 The Colibri authors
+# SPDX-License-Identifier: Apache-2.0
+#
 # The Debian packages that `make bench`, `make demo` and `make test` need beyond python3-venv, make and
 # git; this is the one list. As root it installs what is missing, otherwise it says how.
 #

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+
+from colibri_deploy.cli.release_documents import COMPLETIONS, completion_script
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "fish", "zsh"]))
+@click.argument("shell", type=click.Choice(sorted(COMPLETIONS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes verbs, options and targets in a shell.
@@ -19,8 +20,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh:  eval "$(colibri-deploy completion zsh)"       in ~/.zshrc
     fish: colibri-deploy completion fish > ~/.config/fish/completions/colibri-deploy.fish
     """
-    completer = get_completion_class(shell)
-    assert completer is not None  # click has one for each of the choices above
-    root = ctx.find_root()
-    script = completer(root.command, {}, "colibri-deploy", "_COLIBRI_DEPLOY_COMPLETE")
-    click.echo(script.source())
+    click.echo(completion_script(ctx.find_root(), shell))

@@ -71,8 +71,9 @@ def tar_bytes(members: Iterable[tuple[str, int, bytes | Path]], mtime: int) -> b
 
 
 def compress(data: bytes, suffix: str) -> bytes:
-    """`data` as a file that ends with `.gz`, `.zst` or `.tar` has it; the header has no time.
+    """`data` as a file that ends with `.gz`, `.zst` or `.tar` has it, or one in a `.zip`.
 
+    No header has a time.
     Raises ToolchainError where the compressor is not installed, or not in the right version.
     """
     if suffix == ".gz":
@@ -80,6 +81,11 @@ def compress(data: bytes, suffix: str) -> bytes:
         import deflate
 
         return bytes(deflate.gzip_compress(data, _DEFLATE_LEVEL))
+    if suffix == ".zip":
+        _require("deflate")
+        import deflate
+
+        return bytes(deflate.deflate_compress(data, _DEFLATE_LEVEL))
     if suffix == ".zst":
         _require("zstandard")
         import zstandard

@@ -15,8 +15,8 @@ from colibri_deploy.targets import machine_arch
 TOKENIZER = ("bpe", "decoder", "encoder", "normalizer", "pretokenizer", "tokenizer", "unicode")
 # A word of the lines of each part in the linker's map.
 PARTS = {
-    "engine": "/transformer.c.o)",
-    "tokenizer": "/bpe.c.o)",
+    "engine": "libcolibri.a(transformer.c.o)",
+    "tokenizer": "libcolibri.a(bpe.c.o)",
     "program": "/main.c.o)",
     "libc": "/vfprintf.o)",
     "kernels scalar": "_scalar.c.o)",
@@ -101,14 +101,14 @@ def test_a_map_that_lacks_much_is_an_error(
 
 def of_part(line: str, part: str) -> bool:
     """Whether a line of the map belongs to a part."""
-    tokenizer = any(f"/{name}.c.o)" in line for name in TOKENIZER)
+    tokenizer = any(f"libcolibri.a({name}.c.o)" in line for name in TOKENIZER)
     library = "libcolibri.a(" in line
     program = "libprogram.a(" in line
     if part == "tokenizer":
         return library and tokenizer
     if part == "engine":
-        generated = "meson-generated_" in line and "libkernels_table" not in line
-        return library and not tokenizer and not generated
+        table = "_kernels.c.o)" in line or "_router_select.c.o)" in line
+        return library and not tokenizer and ("meson-generated_" not in line or table)
     if part == "program":
         return program
     if part == "libc":

@@ -7,17 +7,19 @@ older CPU. No object at all holds a fused multiply-add: it would change the numb
 """
 
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from disassembly import disassemble, escapes, usable_features
 
 from colibri_deploy.process import run
-
-# The one place that asks the CPU for more than the baseline: it has seen OSXSAVE before.
-EXCEPTIONS = {"cpu.c.o": {"xgetbv"}}
+from colibri_deploy.release.disassembly import (
+    Objects,
+    disassemble,
+    escapes,
+    read_objects,
+    usable_features,
+)
 
 ARCHITECTURES = ["x86_64", "aarch64", "riscv64"]
 
@@ -40,25 +42,17 @@ def test_no_instruction_escapes_its_level(
     objdump: Path,
     report_row: Callable[..., None],
 ) -> None:
-    build = meson_build(arch)
-    usable = usable_features(root, arch)
-    objects: Counter[str] = Counter()
-    seen: Counter[str] = Counter()
-    found = []
-    for path in sorted(build.glob("*/lib*.a.p/*.o")):
-        level = path.parent.name.removesuffix(".a.p").removeprefix("libkernels_")
-        if level not in usable:
-            level = "engine"
-        features = usable.get(level, set()) | EXCEPTIONS.get(path.name, set())
-        code = list(disassemble(objdump, path))
-        objects[level] += 1
-        seen[level] += len(code)
-        found += [f"{path.name}: {line}" for line in escapes(arch, features, code)]
-    assert found == []
-    for level in ("engine", *usable):
-        assert seen[level] > 100, f"objects of {level} hold no code"
-        cells = (arch, level, f"{objects[level]:3} objects", f"{seen[level]:6,} instructions")
-        report_row("objects disassembled before linking", *cells)
+    objects = read_objects(objdump, root, meson_build(arch), arch)
+    assert objects.escapes == []
+    for level in ("engine", *usable_features(root, arch)):
+        assert objects.instructions[level] > 100, f"objects of {level} hold no code"
+        report_row("objects disassembled before linking", arch, level, *cells(objects, level))
+
+
+def cells(objects: Objects, level: str) -> tuple[str, str]:
+    """How much was read of a level."""
+    read = f"{objects.files[level]:3} objects"
+    return read, f"{objects.instructions[level]:6,} instructions"
 
 
 PRODUCT = "float f(float a, float b, float c) { return a * b + c; }"

@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which CPU features the instructions of an object file need, as objdump shows them."""
 
+from __future__ import annotations
+
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,9 @@ FORBIDDEN = {
     "approximate": "which differs between CPUs",
     "unknown": "which objdump cannot decode",
 }
+
+# The one place that asks the CPU for more than the baseline: it has seen OSXSAVE before.
+_EXCEPTIONS = {"cpu.c.o": {"xgetbv"}}
 
 # What is there on every CPU that has another feature.
 _IMPLIED = {"ssse3": "sse3"}
@@ -82,9 +88,10 @@ _PATTERNS = {
 }
 
 _X86_PREFIXES = {0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2, 0xF3}
-_X86_PREFIX_WORDS = set(
-    "{evex} {vex} addr32 bnd cs data16 ds es fs gs lock notrack rep repnz repz rex rex.W ss".split()
-)
+_X86_PREFIX_WORDS = {
+    *("{evex}", "{vex}", "addr32", "bnd", "cs", "data16", "ds", "es", "fs", "gs", "lock"),
+    *("notrack", "rep", "repnz", "repz", "rex", "rex.W", "ss"),
+}
 _LINE = re.compile(r"\s*[0-9a-f]+:\t([0-9a-f ]+?)\s*\t(.*)")
 
 
@@ -98,6 +105,34 @@ class Instruction:
 
     def __str__(self) -> str:
         return f"{self.text.expandtabs(1)} in {self.function}"
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What was read of the object files of a build; `engine` is a level, too."""
+
+    files: Counter[str]  # for each level
+    instructions: Counter[str]
+    escapes: list[str]  # a line for each instruction that is where it must not be
+
+
+def read_objects(objdump: Path, root: Path, build: Path, arch: str) -> Objects:
+    """Disassembles all objects of a Meson build directory, before they are linked.
+
+    `root` is that of the sources. Raises ProcessError.
+    """
+    usable = usable_features(root, arch)
+    objects = Objects(Counter(), Counter(), [])
+    for path in sorted(build.glob("*/lib*.a.p/*.o")):
+        level = path.parent.name.removesuffix(".a.p").removeprefix("libkernels_")
+        if level not in usable:
+            level = "engine"
+        features = usable.get(level, set()) | _EXCEPTIONS.get(path.name, set())
+        code = list(disassemble(objdump, path))
+        objects.files[level] += 1
+        objects.instructions[level] += len(code)
+        objects.escapes.extend(f"{path.name}: {line}" for line in escapes(arch, features, code))
+    return objects
 
 
 def usable_features(root: Path, arch: str) -> dict[str, set[str]]:
