@@ -13,6 +13,7 @@
 #   releases/<id>/<name>           symbolic links into the store, and `manifest`
 #   current                        a symbolic link to a release
 #   history                        ids of the releases that were current before, the last one first
+#   trusted_key                    the key that signs releases, since the first one that was pushed
 #   lock/<nonce>.<beat>            while somebody deploys
 #
 # A verb that writes takes as its first argument the nonce of the deploy that owns the lock. Answers
@@ -44,6 +45,7 @@ store=$root/store
 releases=$root/releases
 lock=$root/lock
 history=$root/history
+trusted=$root/trusted_key
 kept_releases=2 # besides the current one
 
 # The size of a file in bytes; `wc -c` reads all of it on some boards.
@@ -69,14 +71,18 @@ sha256() {
     printf '%s\n' "${sum%% *}"
 }
 
-# engine_is_sound FILE SHA256 CKSUM: the first file has no verified engine to be read by.
+# engine_is_sound FILE SHA256 CKSUM: the first file has no verified engine to be read by. CKSUM has
+# its size, too; a board without cksum has to have sha256sum.
 engine_is_sound() {
+    if command -v cksum >/dev/null; then
+        [ "$(cksum <"$1")" = "$3" ] || return 1
+    elif ! command -v sha256sum >/dev/null; then
+        return 1
+    fi
     if command -v sha256sum >/dev/null; then
         sum=$(sha256sum <"$1") && [ "${sum%% *}" = "$2" ]
-    elif [ "$(cksum <"$1")" = "$3" ]; then
-        [ "$(sha256 "$1" "$1")" = "$2" ]
     else
-        return 1
+        [ "$(sha256 "$1" "$1")" = "$2" ]
     fi
 }
 
@@ -231,6 +237,74 @@ receive_range() {
     blocks=$(printf '%s\n' "$said" | sed -n 's/^\([0-9]*\)+.* records out.*/\1/p')
     printf '%s %s\n' "$3" "${blocks:-0}" | cat >>"$store/.$2.ranges.partial" || exit 1
     [ $status = 0 ] || fail "$(printf '%s\n' "$said" | sed -n 1p)" # then follows what was copied
+}
+
+# trusts: the key that signs releases, `key WORD...`, where one is trusted. Writes nothing.
+trusts() {
+    [ ! -f "$trusted" ] || sed 's/^/key /' "$trusted"
+}
+
+# prove NONCE ENGINE KEY SUMS SIGNATURE NAME LIST: whether the key that is trusted here has signed
+# SUMS, which names LIST, which names the engine. Where no key is trusted yet, this one is from then
+# on. Answers `host`, if nothing here can check that, otherwise `board`, or `refused WORD...`.
+prove() {
+    owned "$1"
+    known=$(trusts)
+    if [ -n "$known" ] && [ "$known" != "key $3" ]; then
+        echo refused: another key is trusted
+        return
+    fi
+    proof=$root/.proof.partial
+    rm -rf -- "$proof" && mkdir -- "$proof" || exit 1
+    printf %s "$4" | cat >"$proof/sums" || exit 1
+    printf %s "$5" | cat >"$proof/signature" || exit 1
+    printf %s "$7" | cat >"$proof/list" || exit 1
+    verdict=$(proven "$3" "$6" "$store/$2") || exit 1
+    case $verdict in
+    board | host)
+        if [ -z "$known" ]; then
+            printf '%s\n' "$3" | cat >"$proof/key" || exit 1
+            durable "$proof/key"
+            mv -- "$proof/key" "$trusted" || exit 1
+        fi
+        ;;
+    esac
+    rm -rf -- "$proof"
+    printf '%s\n' "$verdict"
+}
+
+# proven KEY NAME ENGINE: the answer of `prove`.
+proven() {
+    if ! command -v sha256sum >/dev/null; then # the engine itself is no judge of that
+        echo host
+        return
+    fi
+    case $1 in
+    ssh-* | ecdsa-*)
+        printf 'release %s\n' "$1" | cat >"$proof/signers" || exit 1
+        said=$(ssh-keygen -Y verify -f "$proof/signers" -I release -n colibri-release \
+            -s "$proof/signature" <"$proof/sums" 2>&1)
+        ;;
+    *) said=$(minisign -V -q -P "$1" -m "$proof/sums" -x "$proof/signature" 2>&1) ;;
+    esac
+    case $?,$said in
+    0,*) ;;
+    127,* | *'option -- Y'*) # not there, or older than OpenSSH 8.1
+        echo host
+        return
+        ;;
+    *)
+        echo refused: the signature is not good
+        return
+        ;;
+    esac
+    list=$(sha256sum <"$proof/list")
+    engine=$(sha256sum <"$3")
+    if grep -qxF -- "${list%% *}  $2" "$proof/sums" && grep -q "^${engine%% *}  " "$proof/list"; then
+        echo board
+    else
+        echo refused: the engine is none of those that are signed
+    fi
 }
 
 # chunks SHA256: the hashes of the chunks of a file. Writes nothing.
@@ -435,6 +509,9 @@ contents() {
 is_ours() {
     case $1 in
     . | store | releases | history | .history.partial | lock) ;;
+    trusted_key | .proof.partial) ;;
+    .proof.partial/*/*) false ;;
+    .proof.partial/*) ;;
     current | current.[0-9]*) [ -h "$1" ] ;;
     store/*/* | releases/*/*/* | lock/*/*) false ;;
     lock/*.*[0-9]) ;;
@@ -462,7 +539,8 @@ undeploy() {
     contents | grep '^foreign ' >&2 && fail "$root holds what no deploy has put there; nothing was removed"
     cd / || exit 1
     rm -f -- "$root/current" "$root"/current.[0-9]* &&
-        rm -rf -- "$releases" "$store" "$history" "$root/.history.partial" "$lock" || exit 1
+        rm -rf -- "$releases" "$store" "$history" "$root/.history.partial" "$trusted" \
+            "$root/.proof.partial" "$lock" || exit 1
     # A mount point stays, and so does what was made in a directory where nobody else may write.
     rmdir -- "$root" 2>/dev/null || printf 'left %s\n' "$root"
 }

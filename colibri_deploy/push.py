@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -28,11 +28,16 @@ from colibri_deploy.errors import (
     BoardArchError,
     BoardFullError,
     ConnectionLostError,
+    DowngradeError,
     FileMissingError,
+    SignatureError,
     TransferError,
 )
 from colibri_deploy.model import Model
 from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
+from colibri_deploy.release.released import ReleasedEngine
+from colibri_deploy.release.semver import is_older, is_version
+from colibri_deploy.release.signature import parse_key
 from colibri_deploy.ssh import Connection
 from colibri_deploy.store import (
     ENGINE_NAME,
@@ -105,6 +110,15 @@ class PlannedFile:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The release that an engine is from, and what the board says to it."""
+
+    engine: ReleasedEngine
+    replaces: str | None  # version on the board, where it says one
+    is_first_key: bool  # the board trusts no key yet, and this one from then on
+
+
+@dataclass(frozen=True)
 class PushPlan:
     """What a push will do; nothing is written yet."""
 
@@ -112,6 +126,7 @@ class PushPlan:
     state: BoardState
     files: tuple[PlannedFile, ...]  # the engine first
     release: str  # id
+    origin: Origin | None = None  # None: the engine was built here
 
     @property
     def to_send(self) -> int:
@@ -147,6 +162,7 @@ class Pushed:
     files: tuple[PushedFile, ...]
     mended: tuple[str, ...]  # links of the release, and its manifest, that were damaged
     pruned: Pruned
+    signature: str | None  # of the release, and where it was checked; None: it is from no release
     bytes_sent: int
     connections: int  # the most over which a file was sent at once
     breaks: int  # how often the line broke, and the push connected again
@@ -156,17 +172,23 @@ class Pushed:
 def plan_push(
     connection: Connection,
     target: Target,
-    engine: Path,
+    engine: Path | ReleasedEngine,
     model: Path | None,
     progress: Progress,
     chunk_bytes: int = CHUNK_BYTES,
+    *,
+    allow_downgrade: bool = False,
 ) -> PushPlan:
     """What is to be sent to a board; nothing is written there.
 
     Without a model the one of the current release stays. Raises BoardArchError, BoardFullError,
     FileMissingError, TransferError where it is not known which model that is, and the errors of
-    `Model.open` and `Store`.
+    `Model.open` and `Store`; for the engine of a release also SignatureError, if the board trusts
+    another key, and DowngradeError, unless `allow_downgrade`.
     """
+    released = engine if isinstance(engine, ReleasedEngine) else None
+    if isinstance(engine, ReleasedEngine):
+        engine = engine.path
     if not engine.is_file():
         raise FileMissingError(
             f"{engine} does not exist; build it: colibri-deploy build --target {target.name}"
@@ -175,10 +197,47 @@ def plan_push(
     if model is not None:
         Model.open(model)
         paths += [(name, model / name) for name in (MODEL_NAME, CONFIG_NAME)]
-    store = Store(BoardShell(connection))
-    check_arch(connection, target, store.probe())
+    shell = BoardShell(connection)
+    store = Store(shell)
+    state = store.probe()
+    check_arch(connection, target, state)
+    origin = _origin(shell, store, state, released, allow_downgrade) if released else None
     items = [_read(name, path, progress, chunk_bytes) for name, path in paths]
-    return _plan(connection, store, target, items, progress, {})
+    return replace(_plan(connection, store, target, items, progress, {}), origin=origin)
+
+
+def _origin(
+    shell: BoardShell,
+    store: Store,
+    state: BoardState,
+    released: ReleasedEngine,
+    allow_downgrade: bool,
+) -> Origin:
+    """What the board says to a release. Raises SignatureError and DowngradeError."""
+    name = shell.connection.board.name
+    trusted = store.trusted_key()
+    key = released.proof.key if released.proof else None
+    if trusted is not None and (key is None or key.text != trusted):
+        by = key.fingerprint if key else "nobody"
+        raise SignatureError(
+            f"{name} takes releases that {parse_key(trusted).fingerprint} has signed, and this "
+            f"one is signed by {by}. If the key was changed on purpose, remove "
+            f"{state.root}/trusted_key there; the next release that is pushed brings its own"
+        )
+    version = _version(shell) if state.current else None
+    if version and is_older(released.version, version) and not allow_downgrade:
+        raise DowngradeError(
+            f"{name} has version {version}, and the release is {released.version}: "
+            "--allow-downgrade goes back to it all the same"
+        )
+    return Origin(released, version, is_first_key=key is not None and trusted is None)
+
+
+def _version(shell: BoardShell) -> str | None:
+    """The version of the board's current engine; None: it does not say."""
+    answer = shell.attempt("run", "--version")
+    words = answer.stdout.decode(errors="replace").split()
+    return words[1] if answer.status == 0 and len(words) > 1 and is_version(words[1]) else None
 
 
 def _plan(
@@ -264,6 +323,7 @@ class _Push:
         self._resumed = {file.item.name: file.resumed_at for file in plan.files}
         self._repaired: set[str] = set()  # names
         self._connections = 1
+        self._is_proven = False
 
     def run(self) -> Pushed:
         started = time.monotonic()
@@ -284,11 +344,19 @@ class _Push:
             files=tuple(self._pushed(file.item) for file in self._plan.files),
             mended=mended,
             pruned=pruned,
+            signature=self._signature(),
             bytes_sent=self._sent.total(),
             connections=self._connections,
             breaks=breaks,
             seconds=time.monotonic() - started,
         )
+
+    def _signature(self) -> str | None:
+        if self._plan.origin is None:
+            return None
+        if self._plan.origin.engine.proof is None:
+            return "none"
+        return f"checked on host {'and board' if self._is_proven else 'only'}"
 
     def _reconnect(self, error: ConnectionLostError, in_vain: int) -> None:
         if in_vain == _MOST_BREAKS:
@@ -312,13 +380,16 @@ class _Push:
             store = Store(shell, nonce)
             local = [file.item for file in plan.files if file.item.path]
             known = {file.item.sha256: file.assembly for file in plan.files if file.assembly}
-            plan = _plan(self._connection, store, plan.target, local, progress, known)
-            self._plan = plan
+            planned = _plan(self._connection, store, plan.target, local, progress, known)
+            self._plan = plan = replace(planned, origin=plan.origin)
             if is_first:
                 self._previous = plan.state.current
             engine = local[0]
             for file in plan.files:
                 self._place(store, file, engine)
+            if plan.origin and plan.origin.engine.proof:
+                progress.start("checking the signature on the board", 0)
+                self._is_proven = store.prove(engine, plan.origin.engine.proof)
             items = [file.item for file in plan.files]
             mended = store.release(plan.release, items, engine)
             return mended, store.prune(keep=golden_model.SHA256.values())

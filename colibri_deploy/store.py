@@ -14,7 +14,8 @@ from pathlib import Path
 
 from colibri_deploy.board_shell import VERB_SECONDS, BoardShell
 from colibri_deploy.chunks import CHUNK_BYTES, ChunkList, Run, Span, runs_of, spans_to_send
-from colibri_deploy.errors import BoardError, FileMissingError
+from colibri_deploy.errors import BoardError, FileMissingError, SignatureError
+from colibri_deploy.release.released import Proof
 
 ENGINE_NAME = "colibri"
 CHECK_SECONDS = 3600.0  # for what reads or removes all files of a release
@@ -278,6 +279,31 @@ class Store:
         if verdict not in ("sound", "damaged"):
             raise BoardError(f"the board answers {verdict!r} when asked to verify {item.name}")
         return verdict == "sound"
+
+    def trusted_key(self) -> str | None:
+        """The key whose releases the board takes; None: any. Writes nothing."""
+        keys = [" ".join(words) for _, *words in self._shell.call("trusts")]
+        return keys[0] if keys else None
+
+    def prove(self, engine: Item, proof: Proof) -> bool:
+        """Whether the board itself found the engine signed; False: it has no means to tell.
+
+        The key is the one that it trusts from now on. Raises SignatureError if the board refuses.
+        """
+        ((verdict, *words),) = self._shell.call(
+            "prove",
+            self.nonce,
+            engine.sha256,
+            proof.key.text,
+            proof.sums,
+            proof.signature,
+            proof.list_name,
+            proof.engines,
+        )
+        if verdict not in ("board", "host"):
+            name = self.connection.board.name
+            raise SignatureError(f"{name} refuses the release: {' '.join(words)}")
+        return verdict == "board"
 
     def release(self, release: str, items: Sequence[Item], engine: Item) -> tuple[str, ...]:
         """Makes a release of stored files the current one.

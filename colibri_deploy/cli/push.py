@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,9 @@ from colibri_deploy.cli.board_choice import BoardChoice, boards_options
 from colibri_deploy.cli.byte_progress import ByteProgress
 from colibri_deploy.cli.console import stdout_console
 from colibri_deploy.cli.many import Many, many_options
+from colibri_deploy.cli.release_verify import key_option, trusted_keys
 from colibri_deploy.many import BoardRun
+from colibri_deploy.release.released import Release, ReleasedEngine
 from colibri_deploy.ssh import Connection
 
 
@@ -30,12 +33,26 @@ from colibri_deploy.ssh import Connection
     metavar="DIR",
     help="The model to push too; without it, the one on the board stays.",
 )
+@click.option(
+    "--release",
+    "place",
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE",
+    help="Push the engine of this release, or tarball of one, instead of the one that was built.",
+)
+@key_option("--release-key")
+@click.option("--allow-unsigned", is_flag=True, help="Push a release where no key is given.")
+@click.option("--allow-downgrade", is_flag=True, help="Push a release older than what is there.")
 @click.option("--dry-run", is_flag=True, help="Look at the boards, write nothing there.")
 @many_options
 def push(
     choose: Callable[[], list[BoardChoice]],
     build_dir: Path,
     model: Path | None,
+    place: Path | None,
+    release_key: Path | None,
+    allow_unsigned: bool,
+    allow_downgrade: bool,
     dry_run: bool,
     many: Many,
 ) -> None:
@@ -44,30 +61,46 @@ def push(
     Only what a board lacks is sent, and an upload that was cut goes on where it ended: at once
     where the board can be reached again, otherwise with the next push. Everything is verified on
     the board before the new release replaces the current one.
+
+    With --release, its signature is checked here before a board is reached, and by the boards that
+    can. A board keeps the key of the first release, and refuses those of another.
     """
     shows: list[Callable[[], None]] = []
+    choices = choose()
+    released: dict[str, ReleasedEngine] = {}  # by architecture
 
     def work(
         run: BoardRun, choice: BoardChoice, connection: Connection, progress: ByteProgress
     ) -> None:
-        deliver(run, choice, connection, model, progress, shows, dry_run=dry_run)
+        engine = released.get(choice.target.arch, choice.engine)
+        rules = {"dry_run": dry_run, "allow_downgrade": allow_downgrade}
+        deliver(run, choice, connection, engine, model, progress, shows, **rules)
 
-    many.run("push", choose(), work, shows)
+    with tempfile.TemporaryDirectory(prefix="colibri-release-") as scratch:
+        if place is not None:
+            keys = trusted_keys(release_key)
+            release = Release.open(place, keys, Path(scratch), allow_unsigned=allow_unsigned)
+            released |= {one.target.arch: release.engine(one.target.arch) for one in choices}
+        many.run("push", choices, work, shows)
 
 
 def deliver(
     run: BoardRun,
     choice: BoardChoice,
     connection: Connection,
+    engine: Path | ReleasedEngine,
     model: Path | None,
     progress: ByteProgress,
     shows: list[Callable[[], None]],
     *,
     dry_run: bool,
+    allow_downgrade: bool = False,
 ) -> library.Pushed | None:
     """The push as part of the work on a board. Raises the errors of `library.push`."""
     with run.step("push") as step:
-        plan = library.plan_push(connection, choice.target, choice.engine, model, progress)
+        plan = library.plan_push(
+            *(connection, choice.target, engine, model, progress), allow_downgrade=allow_downgrade
+        )
         pushed = None if dry_run else library.push(connection, plan, progress)
         if pushed is None:
             step.detail = f"dry run: {plan.to_send:,} bytes would be sent, release {plan.release}"
@@ -101,6 +134,7 @@ def push_record(
         "target": choice.target.name,
         "dry_run": pushed is None,
         "bytes_to_send": plan.to_send,
+        **_origin_record(plan.origin),
     }
     if pushed is not None:
         return record | asdict(pushed)
@@ -122,6 +156,23 @@ def push_record(
         "free_bytes": state.free_bytes,
         "files": files,
     }
+
+
+def _origin_record(origin: library.Origin | None) -> dict[str, object]:
+    if origin is None:
+        return {}
+    key = _signer(origin)
+    return {
+        "version": origin.engine.version,
+        "replaces_version": origin.replaces,
+        "signed_by": key,
+        "is_first_key": origin.is_first_key,
+        "signature": "checked on host" if key else "none",
+    }
+
+
+def _signer(origin: library.Origin) -> str | None:
+    return origin.engine.proof.key.fingerprint if origin.engine.proof else None
 
 
 def print_push(
@@ -146,6 +197,8 @@ def print_push(
             size = f"{done.bytes:,}" if done.bytes is not None else "-"
             table.add_row(done.name, size, done.sha256[:12], _sent(done))
     console.print(table)
+    if plan.origin is not None:
+        _print_origin(plan.origin, pushed)
     before = plan.state.current or "none"
     if pushed is None:
         console.print(
@@ -169,6 +222,19 @@ def print_push(
             f"release {pushed.release} is current ({was})",
             soft_wrap=True,
         )
+
+
+def _print_origin(origin: library.Origin, pushed: library.Pushed | None) -> None:
+    """Which release it is, and who says so."""
+    replaced = f", in place of {origin.replaces}" if origin.replaces else ""
+    key = _signer(origin)
+    signed = f"signed by {key}" if key else "not signed"
+    said = pushed.signature if pushed else _origin_record(origin)["signature"]
+    first = "; the board trusts this key from now on" if pushed and origin.is_first_key else ""
+    stdout_console().print(
+        f"version {origin.engine.version}{replaced}, {signed}; signature: {said}{first}",
+        soft_wrap=True,
+    )
 
 
 def _how(pushed: library.Pushed) -> str:

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 import click
 from rich import box
@@ -16,7 +18,7 @@ from colibri_deploy.errors import ColibriDeployError
 from colibri_deploy.release.signature import TrustedKey, read_keys
 from colibri_deploy.release.verify import Check, verify_release
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
+Decorated = TypeVar("Decorated", bound=Callable[..., None])
 
 
 def trusted_keys(path: Path | None) -> list[TrustedKey]:
@@ -24,16 +26,21 @@ def trusted_keys(path: Path | None) -> list[TrustedKey]:
     return read_keys(path) if path is not None else []
 
 
+def key_option(name: str) -> Callable[[Decorated], Decorated]:
+    """The option of that name for the file of the key that is trusted."""
+    return click.option(
+        name,
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="COLIBRI_RELEASE_KEY",
+        metavar="FILE",
+        help="The public key that has to have signed the release: OpenSSH's, a file of allowed "
+        "signers, or minisign's.  [env: COLIBRI_RELEASE_KEY]",
+    )
+
+
 @click.command()
 @click.argument("place", type=click.Path(path_type=Path), metavar="DIR|FILE")
-@click.option(
-    "--key",
-    type=_FILE,
-    envvar="COLIBRI_RELEASE_KEY",
-    metavar="FILE",
-    help="The public key that is trusted: OpenSSH's, a file of allowed signers, or minisign's.  "
-    "[env: COLIBRI_RELEASE_KEY]",
-)
+@key_option("--key")
 @click.option("--allow-unsigned", is_flag=True, help="Check the files where no key is given.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def verify(place: Path, key: Path | None, allow_unsigned: bool, as_json: bool) -> None:

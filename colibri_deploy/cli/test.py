@@ -74,7 +74,9 @@ def test(
     def work(
         run: BoardRun, choice: BoardChoice, connection: Connection, progress: ByteProgress
     ) -> None:
-        pushed = deliver(run, choice, connection, model, progress, shows, dry_run=dry_run)
+        pushed = deliver(
+            run, choice, connection, choice.engine, model, progress, shows, dry_run=dry_run
+        )
         if pushed is not None:
             before = pushed.previous if pushed.previous != pushed.release else None
             prove(run, choice, connection, reference, progress, shows, back_to=before)

@@ -67,19 +67,31 @@ def read_keys(path: Path) -> list[TrustedKey]:
     The latter may be a file of allowed signers; what that says before the keys is not looked at.
     Raises FileMissingError and SignatureError.
     """
-    keys = []
-    for line in _read(path).decode(errors="replace").splitlines():
-        words = line.split()
-        kinds = [at for at, word in enumerate(words[:-1]) if _is_ssh_key(word, words[at + 1])]
-        if kinds and not line.startswith("#"):
-            keys.append(TrustedKey("ssh", " ".join(words[kinds[0] : kinds[0] + 2])))
-        elif len(words) == 1 and len(_decode(line)) == _MINISIGN_KEY_BYTES:
-            keys.append(TrustedKey("minisign", line.strip()))
+    lines = _read(path).decode(errors="replace").splitlines()
+    keys = [key for line in lines if (key := _key_in(line)) is not None]
     if not keys:
         raise SignatureError(
             f"{path} holds no public key of minisign or OpenSSH (Ed25519, ECDSA or RSA)"
         )
     return keys
+
+
+def parse_key(text: str) -> TrustedKey:
+    """The key of which `text` is that. Raises SignatureError."""
+    key = _key_in(text)
+    if key is None:
+        raise SignatureError(f"{text!r} is no public key of minisign or OpenSSH")
+    return key
+
+
+def _key_in(line: str) -> TrustedKey | None:
+    words = line.split()
+    kinds = [at for at, word in enumerate(words[:-1]) if _is_ssh_key(word, words[at + 1])]
+    if kinds and not line.startswith("#"):
+        return TrustedKey("ssh", " ".join(words[kinds[0] : kinds[0] + 2]))
+    if len(words) == 1 and len(_decode(words[0])) == _MINISIGN_KEY_BYTES:
+        return TrustedKey("minisign", words[0])
+    return None
 
 
 def sign(paths: Sequence[Path], *, ssh_key: Path | None, minisign_key: Path | None) -> list[Path]:

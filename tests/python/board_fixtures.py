@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.process import Completed, run
@@ -48,7 +49,7 @@ class Place:
         return sorted(self.root.glob("store/.*.partial"))
 
 
-def report_of(done: Completed, verb: str) -> dict[str, Any]:
+def report_of(done: Completed | Result, verb: str) -> dict[str, Any]:
     """What `verb` has to say of the one board in a program's JSON."""
     (board,) = json.loads(done.stdout)["boards"]
     return dict(board[verb])
