@@ -36,6 +36,7 @@ from colibri_deploy.toolchain import Toolchain
 _EXCERPT_LINES = 20  # of a compiler's message in an error
 _CODE_OPTIONS = ("b_lto", "debug", "optimization")
 _PROJECT = re.compile(r"^project\(.*?\)$", re.DOTALL | re.MULTILINE)  # the call in meson.build
+_PLACES = ("-I", "-ffile-prefix-map=")  # flags that name directories of this machine
 _NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")  # fixed by NINJA_STATUS below
 
 
@@ -297,7 +298,7 @@ def _flags(compilation: Compilation) -> dict[str, str]:
     for target in _introspect(compilation, "targets"):
         for source in target.get("target_sources", ()):
             if source.get("language") == "c":
-                words = (word for word in source["parameters"] if not word.startswith("-I"))
+                words = (word for word in source["parameters"] if not word.startswith(_PLACES))
                 flags[str(target["name"])] = shlex.join(words)
     return dict(sorted(flags.items()))
 

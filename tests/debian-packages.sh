@@ -12,8 +12,8 @@ case $1 in
 bench) packages="g++" ;; # llama.cpp is built from its source
 demo) packages="qemu-user-static" ;; # the demonstration can do without, and says so
 test)
-    packages="binutils binutils-multiarch busybox-static dropbear-bin libnss-wrapper minisign"
-    packages="$packages openssh-server qemu-system-arm qemu-system-misc qemu-system-x86"
+    packages="binutils binutils-multiarch busybox-static dropbear-bin groff-base libnss-wrapper"
+    packages="$packages minisign openssh-server qemu-system-arm qemu-system-misc qemu-system-x86"
     packages="$packages qemu-user-static"
     ;;
 *) echo "usage: $0 bench|demo|test" >&2; exit 2 ;;

@@ -10,7 +10,6 @@ build/release/golden/          the golden model, converted
 from __future__ import annotations
 
 import importlib.util
-import re
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -22,10 +21,11 @@ from colibri_deploy.errors import PackagingError
 from colibri_deploy.golden_model import SHA256, convert_golden_model
 from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
 from colibri_deploy.process import run
+from colibri_deploy.release.completions import completions, engine_options
 from colibri_deploy.release.elf import read_elf
 from colibri_deploy.release.pipeline import Outcome, Release, Tell
 from colibri_deploy.release.sums import file_sha256
-from colibri_deploy.targets import load_targets
+from colibri_deploy.targets import load_targets, machine_arch
 
 ARCHITECTURES = ("x86_64", "aarch64", "riscv64")
 PREFIX = "usr/local"  # Meson's default
@@ -145,11 +145,18 @@ def payload(release: Release, arch: str) -> Members:
         members[name] = (0o755 if name.startswith("bin/") else 0o644, path)
     for name, text in release.documents.items():
         members[name] = (0o644, text)
+    for name, script in completions(engine_options(_engine_help(release))).items():
+        members[name] = (0o644, script.encode())
     for name in (MODEL_NAME, CONFIG_NAME):
         members[f"share/colibri/golden/{name}"] = (0o644, golden_model(release) / name)
     for name, path in licence_texts(release).items():
         members[f"share/doc/colibri/{name}"] = (0o644, path)
     return members
+
+
+def _engine_help(release: Release) -> str:
+    """What the program says of itself; that for this machine's architecture says it here."""
+    return run([program(release, machine_arch()), "--help"]).stdout
 
 
 def licence_texts(release: Release) -> Mapping[str, Path]:
@@ -169,9 +176,3 @@ def notices() -> Mapping[str, Path]:
     if missing:
         raise PackagingError(f"the licence of what is linked is missing: {', '.join(missing)}")
     return found
-
-
-def engine_options(text: str) -> list[tuple[str, str, str]]:
-    """Name, argument ("" if none) and meaning of each option in the engine's `--help`."""
-    line = re.compile(r"^  --(\w+)((?: [A-Z]+)*)  +(.*)$", re.MULTILINE)
-    return [(name, argument.strip(), text) for name, argument, text in line.findall(text)]

@@ -59,7 +59,7 @@ owned) ;;
 esac
 trap 'rm -f -- "$root/lock/$nonce.0"; rmdir -- "$root/lock"' EXIT
 
-board receive "$nonce" "$sha256" 0 <"$here/bin/colibri"
+[ -f "$root/store/$sha256" ] || board receive "$nonce" "$sha256" 0 <"$here/bin/colibri"
 [ "$(board seal "$nonce" "$sha256" '' "$cksum" </dev/null)" = sound ] ||
     fail "bin/colibri is damaged: unpack the archive again"
 

@@ -180,17 +180,22 @@ class State:
     def kept(self, step: Step) -> StepResult | None:
         """What the step found when it ran; None: it has to run."""
         entry = self._steps.get(step.name)
-        if step.kind == "record" or entry is None or entry["key"] != self._release.key:
+        if step.kind == "record" or entry is None or entry["key"] != self._key(step):
             return None
         files = {Path(path): sha256 for path, sha256 in entry["files"].items()}
         if any(not path.is_file() or file_sha256(path) != sha for path, sha in files.items()):
             return None
         return StepResult("kept", entry["facts"], tuple(files), entry["seconds"])
 
+    def _key(self, step: Step) -> str:
+        """What the step depends on; artifacts lie where they were asked for."""
+        where = f" {self._release.dist_dir}" if step.kind == "artifact" else ""
+        return self._release.key + where
+
     def remember(self, step: Step, result: StepResult) -> None:
         """Notes that a step is done."""
         self._steps[step.name] = {
-            "key": self._release.key,
+            "key": self._key(step),
             "facts": result.facts,
             "files": {str(path): file_sha256(path) for path in result.files},
             "seconds": result.seconds,
