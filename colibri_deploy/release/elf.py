@@ -88,7 +88,8 @@ class Elf:
             found.append("its stack is executable")
         if "GNU_STACK" not in kinds:
             found.append("it does not say that its stack is not executable")
-        if any(flags & _WRITABLE and flags & _EXECUTABLE for _, flags in self.segments):
+        both = _WRITABLE | _EXECUTABLE
+        if any(kind == "LOAD" and flags & both == both for kind, flags in self.segments):
             found.append("a segment is writable and executable")
         if self.undefined_symbols:
             found.append(f"it leaves undefined: {', '.join(self.undefined_symbols)}")

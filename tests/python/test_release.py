@@ -22,10 +22,15 @@ from typing import Any
 
 import pytest
 
+from colibri_deploy.errors import PackagingError
 from colibri_deploy.golden_model import load_goldens
 from colibri_deploy.process import Completed, run
+from colibri_deploy.release import gates
 from colibri_deploy.release.completions import engine_options
+from colibri_deploy.release.pipeline import Release
+from colibri_deploy.release.tree import read_tree
 from colibri_deploy.targets import machine_arch
+from colibri_deploy.toolchain import find_toolchain
 
 VERSION = "0.1.0"
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64", "riscv64": "riscv64"}
@@ -138,7 +143,7 @@ def test_the_installer_puts_a_program_where_a_push_would(
     require_program: Callable[[str], Path],
     tmp_path: Path,
 ) -> None:
-    words = [require_program(shell), *(["sh"] if shell == "busybox" else [])]
+    words: list[str | Path] = [require_program(shell), *(["sh"] if shell == "busybox" else [])]
     here = unpacked("linux-riscv64")
     env = {**os.environ, "COLIBRI_RUNNER": runner("riscv64")[0]}
     board = tmp_path / "colibri"
@@ -172,7 +177,7 @@ def test_the_debian_package_installs_and_runs(
     for folder in ("info", "updates"):
         (tmp_path / "var/lib/dpkg" / folder).mkdir(parents=True)
     (tmp_path / "var/lib/dpkg/status").touch()
-    dpkg = [require_program("dpkg"), f"--root={tmp_path}"]
+    dpkg: list[str | Path] = [require_program("dpkg"), f"--root={tmp_path}"]
     package = made / f"colibri_{VERSION}_{DEBIAN[arch]}.deb"
     run([*dpkg, "--force-architecture", "--force-not-root", "--install", package])
     assert "Status: install ok installed" in run([*dpkg, "--status", "colibri"]).stdout
@@ -280,3 +285,30 @@ def test_the_record_says_what_was_made_and_that_no_tag_was_there(made: Path) -> 
     statement = json.loads((made / f"colibri-{VERSION}.intoto.json").read_text(encoding="utf-8"))
     parameters = statement["predicate"]["buildDefinition"]["externalParameters"]
     assert parameters["skip"] == ["clean", "tests", "isa"]
+
+
+def test_a_section_that_has_grown_much_since_the_last_release_stops(
+    root: Path, made: Path, tmp_path: Path
+) -> None:
+    record = json.loads((made / "release.json").read_text(encoding="utf-8"))
+    last = tmp_path / "0.0.9/release.json"
+    last.parent.mkdir()
+    release = Release(
+        tree=read_tree(root),
+        toolchain=find_toolchain(),
+        versions={},
+        documents={},
+        build_dir=root / "build",
+        dist_dir=tmp_path / VERSION,
+    )
+    sections = record["programs"]["aarch64"]["sections"]
+    record["version"] = "0.0.9"
+    sections[".text"] -= gates.MAX_GROWTH
+    last.write_text(json.dumps(record), encoding="utf-8")
+    assert gates.size(release, lambda what: None).facts == {"compared_with": "0.0.9"}
+    sections[".text"] -= 1
+    last.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(
+        PackagingError, match=r"\.text of aarch64 has grown from .* since release 0"
+    ):
+        gates.size(release, lambda what: None)
