@@ -17,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from synthetic import Shape, write_checkpoint
 
@@ -327,7 +327,7 @@ def into_the_tables(file: File) -> None:
     file.put("offset", (end - 1) // 64 * 64, "final_norm")
 
 
-TOKENIZER = {
+TOKENIZER: dict[str, Any] = {
     "version": "1.0",
     "added_tokens": [
         {"id": 9, "content": "<end>", "special": True}

@@ -5,6 +5,7 @@
 //   0  how many ids more than the tokenizer the model has (signed)
 //   1  bytes of text, n (little-endian u16)
 //   3  the text, n bytes, then the section
+#include "chat.h"
 #include "fuzzer.h"
 #include "tokenizer.h"
 #include "unicode.h"
@@ -51,6 +52,29 @@ static void decode(const struct clb_tokenizer *t, const int32_t *ids, size_t n)
     free(text);
 }
 
+// The text as what is said in a chat: once as all of it, once behind itself.
+static void converse(const struct clb_tokenizer *t, const char *text, size_t n_text)
+{
+    struct clb_chat chat;
+    colibri_error error;
+    int32_t *ids;
+    size_t n_ids;
+    int rc = clb_chat_open(&chat, t, &error);
+    must_be_an_outcome(rc, &error);
+    if (rc || !t->chat)
+        return;
+    char *said = malloc(n_text + 1);
+    memcpy(said, text, n_text);
+    said[n_text] = 0;
+    for (int later = 0; later < 2; later++) {
+        rc = clb_chat_encode(&chat, t, !later, later ? NULL : said, said, &ids, &n_ids, &error);
+        must_be_an_outcome(rc, &error);
+        if (!rc)
+            free(ids);
+    }
+    free(said);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < HEAD)
@@ -75,6 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             decode(&t, ids, n_ids < MAX_IDS ? n_ids : MAX_IDS);
             free(ids);
         }
+        converse(&t, text, n_text);
         int32_t drawn[MAX_IDS];
         size_t n = n_text < MAX_IDS ? n_text : MAX_IDS;
         for (size_t i = 0; i < n && t.vocab_size; i++)

@@ -22,6 +22,7 @@ from synthetic_families import KINDS, MIXED, write_family
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.tokenizer import build_tokenizer_section
+from colibri_deploy.tokenizer_section import pack, unpack
 
 HEADER = ENTRY = 128
 SMALL = {"hidden_size": 8, "ffn_size": 8, "head_dim": 4, "vocab_size": 20, "n_heads": 2}
@@ -33,6 +34,12 @@ FIXTURES = ("mixtral", "llama", "starcoder_moe", "qwen2_moe", "deepseek_v3", "gp
 TEXTS = (
     "Hello, world!  12345\n\n\tcan't ",
     "<s> <|endoftext|>  é\u0301 \U0001f469\u200d\U0001f680 한국어 \u2581a\u2581\u2581",
+)
+
+# A chunk `chat`: flags, ends of nine strings, one stop, one mark, the strings.
+CHAT = 0x80000001
+CHAT_FORM = (
+    struct.pack("<14I", 0b111111111, 2, 4, 6, 7, 9, 9, 9, 10, 12, 1, 1, 5, 7) + b"<s> S /U A:\n"
 )
 
 # Flags of fuzz_model.c, and fillings: zeros, and numbers that are finite in every type.
@@ -140,5 +147,6 @@ def write_seeds(directory: Path, shared: Path) -> None:
         section = build_tokenizer_section(shared / "fixtures" / name)
         assert section is not None
         for number, text in enumerate(TEXTS):
-            seed = tokenizer_input(section, text, number)
+            chat = {CHAT: CHAT_FORM} if number else {}
+            seed = tokenizer_input(pack(unpack(section) | chat), text, number)
             (directory / "tokenizer" / f"{name}-{number}").write_bytes(seed)
