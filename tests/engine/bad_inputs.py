@@ -623,6 +623,7 @@ TABLE: dict[str, list[Bad]] = {
         Bad("no tokens", nothing, 11, 'the prompt has no tokens; give at least one, for instance the BOS id', ("--tokens", "")),
         Bad("text that is not UTF-8", nothing, 11, 'the text is not UTF-8 at byte 1 (0xFF); convert it to UTF-8', ("--prompt", "a\udcff")),
         Bad("more tokens than positions", sets(max_positions=8), 11, '4 prompt tokens and 5 new ones are more than the 8 positions of the model; shorten the prompt or ask for fewer', ("--tokens", "1,2,3,4", "--num_tokens", "5")),
+        Bad("a chat with a model that has no chat form", nothing, 11, "the model has no chat form; give it a text to continue, or convert it again with a chat template that has one", ("--chat", "--prompt", "a")),
         Bad("a matrix to be quantized that is none", nothing, 2, 'quantize: MODEL/model.bin has no matrix of floats that is called middle; see colibri-deploy inspect', ("--tokens", "1", "--quantize", "middle:int8")),
         Bad("a type that nothing is quantized to", nothing, 2, 'quantize: "up:int5" is no list like up:int8,down:int8', ("--tokens", "1", "--quantize", "up:int5")),
     ],

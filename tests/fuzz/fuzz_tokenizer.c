@@ -52,7 +52,8 @@ static void decode(const struct clb_tokenizer *t, const int32_t *ids, size_t n)
     free(text);
 }
 
-// The text as what is said in a chat: once as all of it, once behind itself.
+// The text as what is said in a chat: at first, with itself as the system text and without, and
+// later.
 static void converse(const struct clb_tokenizer *t, const char *text, size_t n_text)
 {
     struct clb_chat chat;
@@ -66,8 +67,9 @@ static void converse(const struct clb_tokenizer *t, const char *text, size_t n_t
     char *said = malloc(n_text + 1);
     memcpy(said, text, n_text);
     said[n_text] = 0;
-    for (int later = 0; later < 2; later++) {
-        rc = clb_chat_encode(&chat, t, !later, later ? NULL : said, said, &ids, &n_ids, &error);
+    for (int turn = 0; turn < 3; turn++) {
+        const char *system = turn ? NULL : said;
+        rc = clb_chat_encode(&chat, t, turn < 2, system, said, &ids, &n_ids, &error);
         must_be_an_outcome(rc, &error);
         if (!rc)
             free(ids);
