@@ -12,9 +12,9 @@ case $1 in
 bench) packages="g++" ;; # llama.cpp is built from its source
 demo) packages="qemu-user-static" ;; # the demonstration can do without, and says so
 test)
-    packages="binutils binutils-multiarch busybox-static dropbear-bin groff-base libnss-wrapper"
-    packages="$packages minisign openssh-server qemu-system-arm qemu-system-misc qemu-system-x86"
-    packages="$packages qemu-user-static"
+    packages="binutils binutils-multiarch busybox-static clang dropbear-bin groff-base"
+    packages="$packages libclang-rt-dev libnss-wrapper llvm minisign openssh-server qemu-system-arm"
+    packages="$packages qemu-system-misc qemu-system-x86 qemu-user-static"
     ;;
 *) echo "usage: $0 bench|demo|test" >&2; exit 2 ;;
 esac
