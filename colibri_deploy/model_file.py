@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -22,34 +21,26 @@ from colibri_deploy.errors import (
     ModelFormatError,
     ModelTruncatedError,
 )
-from colibri_deploy.sections import (
-    ENTRY_BYTES,
-    HEADER_BYTES,
-    ROWS_ALIGN,
-    SECTION_ALIGN,
-    TILES_ALIGN,
-    FilePlan,
-    Section,
+from colibri_deploy.model_header import (
+    BYTE_ORDER,
+    ENTRY,
+    HEADER,
+    MAGIC,
+    VERSION,
+    entry_problems,
+    header_problems,
+    table_problems,
+    unpack_entry,
+    unpack_header,
 )
+from colibri_deploy.sections import ENTRY_BYTES, HEADER_BYTES, FilePlan, Section
 from colibri_deploy.tiles import (
     ByteArray,
-    DType,
     FloatArray,
     Layout,
-    item_size,
     unpack_rows,
     unpack_tiles,
 )
-
-MAGIC = b"COLIBRIv1"
-VERSION = 1
-BYTE_ORDER = 0x01020304
-MAX_SECTIONS = 256
-
-_HEADER = struct.Struct("<16sIIIIQQQII60xI")
-_ENTRY = struct.Struct("<32sIIIIIIQQQQI36x")
-assert _HEADER.size == HEADER_BYTES
-assert _ENTRY.size == ENTRY_BYTES
 
 _CHUNK = 8 << 20  # bytes read or checked at a time
 
@@ -153,27 +144,30 @@ class ModelFile:
             with path.open("rb") as file:
                 actual = os.fstat(file.fileno()).st_size
                 header = file.read(HEADER_BYTES)
-                n_sections, n_items = _check_header(path, header, actual)
-                entries = file.read(ENTRY_BYTES * n_sections)
-                crcs = file.read(4 * n_items)
+                fields = _check_header(path, header, actual)
+                entries = file.read(ENTRY_BYTES * fields["n_sections"])
+                crcs = file.read(4 * fields["n_items"])
         except FileNotFoundError:
             raise FileMissingError(
                 f"{path} does not exist; give the directory that `convert` wrote"
             ) from None
         except OSError as error:
             raise FileMissingError(f"{path} cannot be read: {error.strerror}") from error
-        fields = _HEADER.unpack(header)
-        for what, data, crc in (("section", entries, fields[8]), ("CRC", crcs, fields[9])):
-            if zlib.crc32(data) != crc:
+        for what, data, name in (
+            ("section", entries, "sections_crc"),
+            ("CRC", crcs, "crcs_crc"),
+        ):
+            if zlib.crc32(data) != fields[name]:
                 raise ModelCorruptError(
                     f"{path}: the {what} table is damaged (its CRC32 does not match); "
                     "copy the file again or convert the checkpoint again"
                 )
         sections = tuple(
             _unpack_entry(path, index, entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES])
-            for index in range(n_sections)
+            for index in range(fields["n_sections"])
         )
-        _check_sections(path, sections, n_items, actual)
+        for _, _, problem in table_problems(sections, fields["n_items"], actual):
+            raise ModelFormatError(f"{path}: {problem}")
         return cls(path, actual, sections, np.frombuffer(crcs, dtype="<u4").astype(np.uint32))
 
     def section(self, name: str) -> Section:
@@ -270,63 +264,49 @@ def _pack_header(plan: FilePlan, entries: bytes, crcs: bytes) -> bytes:
         HEADER_BYTES + len(entries),
         zlib.crc32(entries),
         zlib.crc32(crcs),
+        b"",
     )
-    crc = zlib.crc32(_HEADER.pack(*fields, 0)[:-4])
-    return _HEADER.pack(*fields, crc)
+    crc = zlib.crc32(HEADER.pack(*fields, 0)[:-4])
+    return HEADER.pack(*fields, crc)
 
 
-def _check_header(path: Path, header: bytes, actual: int) -> tuple[int, int]:
-    """Numbers of sections and items, after checking everything that the header says."""
+def _check_header(path: Path, header: bytes, actual: int) -> dict[str, int]:
+    """The numbers of the header, after checking everything that it says."""
     if len(header) < HEADER_BYTES:
         raise ModelTruncatedError(
             f"{path} has {len(header)} bytes, less than a header of {HEADER_BYTES}; copy it again"
         )
-    magic, version, order, n_sections, n_items, size, sections_at, crcs_at, *_ = _HEADER.unpack(
-        header
-    )
-    if magic != MAGIC.ljust(16, b"\0"):
-        raise ModelFormatError(
-            f"{path} is not a Colibri model: it starts with {magic!r}; make one with `convert`"
-        )
-    if version > VERSION:
-        raise ModelFormatError(
-            f"{path} has format version {version}, this version reads up to {VERSION}; "
-            "update colibri-deploy"
-        )
-    if zlib.crc32(header[:-4]) != _HEADER.unpack(header)[-1]:
-        raise ModelCorruptError(
-            f"{path}: the header is damaged (its CRC32 does not match); copy the file again"
-        )
-    if size != actual:
-        what = "truncated" if actual < size else "too long"
-        raise ModelTruncatedError(
-            f"{path} is {what}: {actual} bytes, its header says {size}; copy it again"
-        )
-    problem = None
-    if version != VERSION:
-        problem = f"version is {version}"
-    elif order != BYTE_ORDER:
-        problem = f"byte_order is {order:#010x} instead of {BYTE_ORDER:#010x}"
-    elif not 1 <= n_sections <= MAX_SECTIONS:
-        problem = f"n_sections is {n_sections}, not 1 to {MAX_SECTIONS}"
-    elif sections_at != HEADER_BYTES:
-        problem = f"sections_offset is {sections_at} instead of {HEADER_BYTES}"
-    elif crcs_at != HEADER_BYTES + ENTRY_BYTES * n_sections:
-        problem = f"crcs_offset is {crcs_at} instead of {HEADER_BYTES + ENTRY_BYTES * n_sections}"
-    elif any(header[64:124]):
-        problem = "reserved bytes are not zero"
-    elif size < crcs_at + 4 * n_items:
-        problem = f"{n_items} items do not fit a file_size of {size}"
-    if problem is not None:
+    values = unpack_header(header)
+    numbers = {name: value for name, value in values.items() if isinstance(value, int)}
+    for field, problem in header_problems(header, actual):
+        if field == "magic":
+            raise ModelFormatError(
+                f"{path} is not a Colibri model: {problem}; make one with `convert`"
+            )
+        if field == "version" and numbers["version"] > VERSION:
+            raise ModelFormatError(
+                f"{path} has format version {numbers['version']}, this version reads up to "
+                f"{VERSION}; update colibri-deploy"
+            )
+        if field == "header_crc":
+            raise ModelCorruptError(
+                f"{path}: the header is damaged (its CRC32 does not match); copy the file again"
+            )
+        if field == "file_size":
+            size = numbers["file_size"]
+            what = "truncated" if actual < size else "too long"
+            raise ModelTruncatedError(
+                f"{path} is {what}: {actual} bytes, its header says {size}; copy it again"
+            )
         raise ModelFormatError(f"{path}: the header is not valid: {problem}")
-    return n_sections, n_items
+    return numbers
 
 
 def _pack_entry(section: Section) -> bytes:
     name = section.name.encode("ascii")
     if not 0 < len(name) < 32:
         raise ValueError(f"the section name {section.name!r} has not 1 to 31 characters")
-    return _ENTRY.pack(
+    return ENTRY.pack(
         name,
         section.dtype,
         section.layout,
@@ -339,119 +319,14 @@ def _pack_entry(section: Section) -> bytes:
         section.expert_stride,
         section.item_size,
         section.first_crc,
+        b"",
     )
 
 
 def _unpack_entry(path: Path, index: int, entry: bytes) -> Section:
     """One section, after checking everything that can be checked without the others."""
-    raw_name, dtype, layout, n_layers, n_experts, rows, cols, *rest = _ENTRY.unpack(entry)
-    offset, layer_stride, expert_stride, size, first_crc = rest
-
-    def refuse(problem: str) -> ModelFormatError:
-        return ModelFormatError(f"{path}: section {index} ({raw_name!r}) is not valid: {problem}")
-
-    name, _, padding = raw_name.partition(b"\0")
-    if not name or any(padding) or len(name) == len(raw_name) or not name.isascii():
-        raise refuse("its name is not ASCII, padded with zero bytes")
-    raw_name = name.decode("ascii")
-    if any(entry[92:]):
-        raise refuse("reserved bytes are not zero")
-    if dtype not in list(DType) or layout not in list(Layout):
-        raise refuse(f"dtype {dtype}, layout {layout} is unknown to this version")
-    if min(n_layers, n_experts, rows, cols) < 1:
-        raise refuse(f"{n_layers} layers x {n_experts} experts of {rows} x {cols}")
-    try:
-        implied = item_size(DType(dtype), Layout(layout), rows, cols)
-    except ValueError as error:
-        raise refuse(str(error)) from None
-    if size != implied:
-        raise refuse(f"item_size is {size}, but its type and shape imply {implied}")
-    if (n_layers == 1 and layer_stride) or (n_experts == 1 and expert_stride):
-        raise refuse("a stride without a second item is not 0")
-    align = TILES_ALIGN if layout == Layout.tiles else ROWS_ALIGN
-    if any(number % align for number in (offset, layer_stride, expert_stride)):
-        raise refuse(f"an offset or a stride is not a multiple of {align}")
-    return Section(
-        name=raw_name,
-        dtype=DType(dtype),
-        layout=Layout(layout),
-        n_layers=n_layers,
-        n_experts=n_experts,
-        rows=rows,
-        cols=cols,
-        offset=offset,
-        layer_stride=layer_stride,
-        expert_stride=expert_stride,
-        item_size=size,
-        first_crc=first_crc,
-    )
-
-
-def _check_sections(
-    path: Path, sections: tuple[Section, ...], n_items: int, file_size: int
-) -> None:
-    """Names, runs of the CRC table, bounds and overlaps of all sections together."""
-    names: set[str] = set()
-    first_crc = 0
-    for section in sections:
-        if section.name in names:
-            raise ModelFormatError(f"{path}: two sections are called {section.name}")
-        names.add(section.name)
-        if section.first_crc != first_crc:
-            raise ModelFormatError(
-                f"{path}: section {section.name}: first_crc is {section.first_crc} "
-                f"instead of {first_crc}"
-            )
-        first_crc += section.n_items
-        end = section.item_offset(section.n_layers - 1, section.n_experts - 1) + section.item_size
-        if end > file_size:
-            raise ModelFormatError(
-                f"{path}: section {section.name} ends at {end}, after the end of the file "
-                f"at {file_size}"
-            )
-    if first_crc != n_items:
-        raise ModelFormatError(
-            f"{path}: the sections have {first_crc} items, the header says {n_items}"
-        )
-    # From here on the number of items is bounded by the file: each has an entry in it.
-    owners = np.repeat(np.arange(len(sections)), [section.n_items for section in sections])
-    starts = np.concatenate([_item_offsets(section) for section in sections])
-    order = np.argsort(starts, kind="stable")
-    sizes = np.array([section.item_size for section in sections], dtype=np.uint64)
-    starts, owners = starts[order], owners[order]
-    ends = starts + sizes[owners]
-    tables_end = HEADER_BYTES + ENTRY_BYTES * len(sections) + 4 * n_items
-    if starts[0] < tables_end:
-        raise ModelFormatError(f"{path}: section {sections[owners[0]].name} overlaps the tables")
-    clash = np.flatnonzero(starts[1:] < ends[:-1])
-    if clash.size:
-        one, other = owners[clash[0]], owners[clash[0] + 1]
-        raise ModelFormatError(
-            f"{path}: items overlap: sections {sections[one].name} and {sections[other].name}"
-        )
-    _check_section_offsets(path, sections)
-
-
-def _check_section_offsets(path: Path, sections: tuple[Section, ...]) -> None:
-    """Sections start at 64 KB, but for those that lie within the extent of one that does."""
-    extent = 0
-    for section in sorted(sections, key=lambda section: section.offset):
-        if section.offset % SECTION_ALIGN == 0:
-            extent = max(
-                extent,
-                section.item_offset(section.n_layers - 1, section.n_experts - 1)
-                + (section.expert_stride or section.layer_stride or section.item_size),
-            )
-        elif section.offset >= extent:
-            raise ModelFormatError(
-                f"{path}: section {section.name} starts at {section.offset}, "
-                f"not at a multiple of {SECTION_ALIGN}"
-            )
-
-
-def _item_offsets(section: Section) -> npt.NDArray[np.uint64]:
-    """Offsets of all items, in the order of the CRC table."""
-    layers = np.arange(section.n_layers, dtype=np.uint64) * np.uint64(section.layer_stride)
-    experts = np.arange(section.n_experts, dtype=np.uint64) * np.uint64(section.expert_stride)
-    grid: npt.NDArray[np.uint64] = layers[:, None] + experts[None, :]
-    return np.uint64(section.offset) + grid.reshape(-1)
+    for field, problem in entry_problems(entry):
+        raw: bytes = ENTRY.unpack(entry)[0]
+        name = raw if field == "name" else raw.rstrip(b"\0").decode("ascii")
+        raise ModelFormatError(f"{path}: section {index} ({name!r}) is not valid: {problem}")
+    return unpack_entry(entry)

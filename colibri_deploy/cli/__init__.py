@@ -23,6 +23,7 @@ from colibri_deploy.cli.convert import convert
 from colibri_deploy.cli.demo import demo
 from colibri_deploy.cli.doctor import doctor
 from colibri_deploy.cli.emulate import emulate
+from colibri_deploy.cli.header import header
 from colibri_deploy.cli.inspect import inspect
 from colibri_deploy.cli.push import push
 from colibri_deploy.cli.release import release
@@ -61,6 +62,7 @@ cli.add_command(convert)
 cli.add_command(demo)
 cli.add_command(doctor)
 cli.add_command(emulate)
+cli.add_command(header)
 cli.add_command(inspect)
 cli.add_command(push)
 cli.add_command(release)

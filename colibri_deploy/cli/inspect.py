@@ -16,7 +16,7 @@ from rich.table import Table
 from colibri_deploy.cli.console import print_json, stdout_console
 from colibri_deploy.model import Model
 from colibri_deploy.model_config import ModelConfig
-from colibri_deploy.model_file import VERSION
+from colibri_deploy.model_header import VERSION
 from colibri_deploy.router_health import RouterHealth, router_health
 from colibri_deploy.sections import Section
 

@@ -196,8 +196,11 @@ def check_sections(c: dict[str, Any], sections: dict[str, Section]) -> None:
     """The sections are those that the config calls for, or may have."""
     wanted: dict[str, list[Shape]] = {}
     for name, must, shape in shapes(c):
-        check(not must or name in sections, f"{name} is missing")
+        check(not must or name in sections, f"name: no section {name}")
         wanted.setdefault(name, []).append(shape)
+    for name in sections:
+        known = name in wanted or name == "tokenizer"
+        check(known, f"name: this model has no section {name}")
     for name, n_heads in (("attention_q_norm", "n_heads"), ("attention_k_norm", "n_kv_heads")):
         for of_head in wanted.get(name, [])[:]:
             whole = c[n_heads] * of_head.cols
@@ -206,17 +209,23 @@ def check_sections(c: dict[str, Any], sections: dict[str, Section]) -> None:
     for name, s in sections.items():
         if name == "tokenizer":
             continue
-        check(name in wanted, f"{name}: a section that this model does not have")
         kind: Kind = "vector"
         if s.tiled:
             kind = wanted[name][0].kind
-            check(kind != "vector", f"{name}: in tiles")
+            check(kind != "vector", f"{name}: layout: in tiles")
         elif name == "embeddings":
             kind = "matrix"
-            check(not tied, "embeddings: in rows, though the head is tied to them")
+            check(not tied, "embeddings: layout: in rows, though the head is tied to them")
+        else:
+            check(wanted[name][0].kind == "vector", f"{name}: layout: in rows")
         check(s.dtype == "f32" or (kind == "matrix" and s.dtype != "u8"), f"{name}: dtype")
         shape = Shape(kind, s.n_layers, s.n_experts, s.rows, s.cols)
-        check(shape in wanted[name], f"{name}: {shape}, not {wanted[name]}")
+        wrong = [
+            key
+            for key in ("n_layers", "n_experts", "rows", "cols")
+            if getattr(shape, key) not in {getattr(one, key) for one in wanted[name]}
+        ]
+        check(shape in wanted[name], f"{name}: {' '.join(wrong)}: {shape}, not {wanted[name]}")
     for prefix in ("", "dense_", "shared_"):
         gated = f"{prefix}gate_weights" in sections
         there = f"{prefix}up_weights" in sections
@@ -263,6 +272,15 @@ class Section:
     def start(self, layer: int, expert: int) -> int:
         return self.offset + layer * self.layer_stride + expert * self.expert_stride
 
+    def is_within(self, sections: dict[str, Section]) -> bool:
+        """Whether another section at a multiple of 65,536 strides through the same extent."""
+        return any(
+            s.offset % 65536 == 0
+            and s.offset < self.offset < s.offset + (s.expert_stride or s.layer_stride)
+            and (s.layer_stride, s.expert_stride) == (self.layer_stride, self.expert_stride)
+            for s in sections.values()
+        )
+
     def implied_size(self) -> int:
         rows, cols = -(-self.rows // 16) * 16, -(-self.cols // 64) * 64
         if self.dtype in PAIR_SIZES:
@@ -292,61 +310,152 @@ class Model:
     def _decode(self, s: Section, layer: int, expert: int) -> Matrix:
         start = s.start(layer, expert)
         raw = self.data[start : start + s.item_size]
-        tiles = -(-s.rows // 16)
         if s.dtype in PAIR_SIZES:
-            pairs = raw.reshape(tiles, -1, PAIR_SIZES[s.dtype])
-            scales = widened(np.ascontiguousarray(pairs[:, :, :64]), SCALE_TYPES[s.dtype])
-            scales = scales.reshape(tiles, -1, 2, 16).transpose(1, 2, 0, 3)
-            packed = np.ascontiguousarray(pairs[:, :, 64:])
-            if s.dtype == "q8":
-                integers = packed.view(np.int8).astype(F)
-            else:
-                packed = packed.reshape(-1, 64)  # to the 64 low halves, then the 64 high ones
-                codes = np.concatenate([packed % 16, packed // 16], axis=1)
-                integers = MXFP4[codes] if s.dtype == "mxfp4" else codes.astype(F) - F(8)
-            integers = integers.reshape(tiles, -1, 2, 8, 16, 4).transpose(1, 2, 0, 4, 3, 5)
-            return Blocks(
-                integers.reshape(-1, tiles * 16, 32)[:, : s.rows],
-                scales.reshape(-1, tiles * 16)[:, : s.rows],
-            )
-        values = widened(raw, s.dtype)
-        if s.tiled:
-            values = values.reshape(tiles, -1, 16).transpose(1, 0, 2).reshape(-1, tiles * 16)
-            return np.ascontiguousarray(values[: s.cols, : s.rows])
-        return np.ascontiguousarray(values.reshape(s.rows, s.cols).T)
+            codes, scales = unpacked_blocks(raw, s)
+            integers = MXFP4[codes] if s.dtype == "mxfp4" else codes.astype(F)
+            if s.dtype == "q4":
+                integers -= F(8)
+            return Blocks(integers[:, : s.rows], scales[:, : s.rows])
+        return np.ascontiguousarray(unpacked(raw, s)[: s.cols, : s.rows])
+
+    def check_item(self, s: Section, layer: int, expert: int) -> None:
+        """All values are finite, and the padding is as it should be."""
+        start = s.start(layer, expert)
+        raw = self.data[start : start + s.item_size]
+        where = f"{s.name}: item of layer {layer}, expert {expert}, or dtype"
+        if s.dtype in PAIR_SIZES:
+            codes, scales = unpacked_blocks(raw, s)
+            check(bool(np.isfinite(scales).all()), f"{where}: a scale is not finite")
+            check(not scales[:, s.rows :].any(), f"{where}: padding of the rows, scale")
+            check(not scales[-(-s.cols // 32) :].any(), f"{where}: padding of the columns, scale")
+            zero = 8 if s.dtype == "q4" else 0
+            by_column = codes.transpose(0, 2, 1).reshape(-1, codes.shape[1])
+            check(bool((by_column[:, s.rows :] == zero).all()), f"{where}: padding of the rows")
+            check(bool((by_column[s.cols :] == zero).all()), f"{where}: padding of the columns")
+        elif s.dtype != "u8":
+            values = unpacked(raw, s)
+            check(bool(np.isfinite(values).all()), f"{where}: a value is not finite")
+            check(not values[:, s.rows :].any(), f"{where}: padding of the rows")
+            check(not values[s.cols :].any(), f"{where}: padding of the columns")
+
+
+def unpacked(raw: npt.NDArray[np.uint8], s: Section) -> F32:
+    """The values of an item (columns, rows), padding included."""
+    values = widened(raw, s.dtype)
+    if not s.tiled:
+        return values.reshape(s.rows, s.cols).T
+    tiles = -(-s.rows // 16)
+    return values.reshape(tiles, -1, 16).transpose(1, 0, 2).reshape(-1, tiles * 16)
+
+
+def unpacked_blocks(raw: npt.NDArray[np.uint8], s: Section) -> tuple[npt.NDArray[Any], F32]:
+    """Stored integers (blocks, rows, 32) and scales (blocks, rows), padding included."""
+    tiles = -(-s.rows // 16)
+    pairs = raw.reshape(tiles, -1, PAIR_SIZES[s.dtype])
+    scales = widened(np.ascontiguousarray(pairs[:, :, :64]), SCALE_TYPES[s.dtype])
+    scales = scales.reshape(tiles, -1, 2, 16).transpose(1, 2, 0, 3)
+    packed = np.ascontiguousarray(pairs[:, :, 64:])
+    codes: npt.NDArray[Any] = packed.view(np.int8)
+    if s.dtype != "q8":
+        packed = packed.reshape(-1, 64)  # to the 64 low halves, then the 64 high ones
+        codes = np.concatenate([packed % 16, packed // 16], axis=1)
+    codes = codes.reshape(tiles, -1, 2, 8, 16, 4).transpose(1, 2, 0, 4, 3, 5)
+    return codes.reshape(-1, tiles * 16, 32), scales.reshape(-1, tiles * 16)
 
 
 def load_sections(data: npt.NDArray[np.uint8]) -> dict[str, Section]:
-    check(len(data) >= 128 and bytes(data[:16]) == b"COLIBRIv1" + bytes(7), "magic")
-    header = struct.unpack("<IIIIQQQII60xI", data[16:128].tobytes())
-    version, order, n_sections, n_items, size, sections_at, crcs_at = header[:7]
-    check(zlib.crc32(data[:124].tobytes()) == header[9], "header CRC")
-    check(version == 1 and order == 0x01020304 and 1 <= n_sections <= 256, "header")
-    check(size == len(data), "file size")
-    check(sections_at == 128 and crcs_at == 128 + 128 * n_sections, "table offsets")
+    check(len(data) >= 128, "the file is shorter than a header")
+    magic, version, order, n_sections, n_items, size, *rest = struct.unpack(
+        "<16s4I3Q2I60sI", data[:128].tobytes()
+    )
+    sections_at, crcs_at, sections_crc, crcs_crc, reserved, header_crc = rest
+    check(magic == b"COLIBRIv1" + bytes(7), "header: magic")
+    check(version <= 1, "header: version: a newer one")
+    check(zlib.crc32(data[:124].tobytes()) == header_crc, "header: header_crc")
+    check(version == 1, "header: version")
+    check(order == 0x01020304, "header: byte_order")
+    check(1 <= n_sections <= 256, "header: n_sections")
+    check(size == len(data), "header: file_size")
+    check(sections_at == 128, "header: sections_offset")
+    check(crcs_at == 128 + 128 * n_sections, "header: crcs_offset, or n_sections")
+    check(not any(reserved), "header: reserved")
+    check(n_items <= 4_194_304 and crcs_at + 4 * n_items <= size, "header: n_items")
     table, items = data[128:crcs_at].tobytes(), data[crcs_at : crcs_at + 4 * n_items].tobytes()
-    check(zlib.crc32(table) == header[7], "section table CRC")
-    check(zlib.crc32(items) == header[8], "CRC table CRC")
-    crcs = np.frombuffer(items, "<u4")
+    check(zlib.crc32(table) == sections_crc, "header: sections_crc")
+    check(zlib.crc32(items) == crcs_crc, "header: crcs_crc")
     sections: dict[str, Section] = {}
     next_crc = 0
-    for entry in struct.iter_unpack("<32s6I4QI36x", table):
-        name = entry[0].rstrip(b"\0").decode("ascii")
-        check(entry[1] < len(DTYPES) and entry[2] < 2 and name not in sections, f"{name}: entry")
-        s = Section(name, DTYPES[entry[1]], entry[2] == 1, *entry[3:])
-        check(s.tiled or s.dtype not in PAIR_SIZES, f"{name}: dtype")
-        check(s.item_size == s.implied_size(), f"{name}: item size")
-        check(s.first_crc == next_crc, f"{name}: first_crc")
-        for i in range(s.n_layers * s.n_experts):
-            start = s.start(*divmod(i, s.n_experts))
-            check(start % (4096 if s.tiled else 64) == 0, f"{name}: alignment of item {i}")
-            check(start + s.item_size <= size, f"{name}: item {i} beyond the end")
-            crc = zlib.crc32(data[start : start + s.item_size].tobytes())
-            check(crc == crcs[next_crc + i], f"{name}: CRC of item {i}")
+    for entry in struct.iter_unpack("<32s6I4QI36s", table):
+        s = parse_entry(entry, size)
+        check(s.name not in sections, f"{s.name}: name: twice")
+        check(
+            s.first_crc == next_crc,
+            f"{s.name}: first_crc, or n_layers or n_experts of the section before",
+        )
         next_crc += s.n_layers * s.n_experts
-        sections[name] = s
-    check(next_crc == n_items, "n_items")
+        sections[s.name] = s
+    check(next_crc == n_items, "header: n_items, or n_layers or n_experts of the last section")
+    check_places(sections, data, crcs_at + 4 * n_items, np.frombuffer(items, "<u4"))
     return sections
+
+
+def parse_entry(entry: tuple[Any, ...], size: int) -> Section:
+    """A section, checked as far as that can be done without the others."""
+    raw, dtype, layout, *numbers, reserved = entry
+    name = raw.rstrip(b"\0")
+    printable = all(0x21 <= byte <= 0x7E for byte in name)
+    check(printable and 0 < len(name) < 32, f"{raw!r}: name")
+    check(dtype < len(DTYPES), f"{name.decode()}: dtype")
+    check(layout < 2, f"{name.decode()}: layout")
+    s = Section(name.decode(), DTYPES[dtype], layout == 1, *numbers)
+    check(not any(reserved), f"{s.name}: reserved")
+    for field_name in ("n_layers", "n_experts", "rows", "cols"):
+        check(getattr(s, field_name) > 0, f"{s.name}: {field_name}")
+    check(s.tiled or s.dtype not in PAIR_SIZES, f"{s.name}: dtype or layout: blocks in rows")
+    check(not s.tiled or s.dtype != "u8", f"{s.name}: dtype or layout: bytes in tiles")
+    implied = s.implied_size()
+    check(s.item_size == implied, f"{s.name}: item_size, dtype, layout, rows or cols")
+    check(s.n_layers > 1 or not s.layer_stride, f"{s.name}: layer_stride, n_layers is 1")
+    check(s.n_experts > 1 or not s.expert_stride, f"{s.name}: expert_stride, n_experts is 1")
+    for field_name in ("offset", "layer_stride", "expert_stride"):
+        multiple = getattr(s, field_name) % (4096 if s.tiled else 64)
+        check(multiple == 0, f"{s.name}: {field_name}: alignment")
+    end = s.start(s.n_layers - 1, s.n_experts - 1) + s.item_size
+    check(
+        end <= size,
+        f"{s.name}: offset, layer_stride, expert_stride, n_layers or n_experts: beyond the end",
+    )
+    return s
+
+
+def check_places(
+    sections: dict[str, Section],
+    data: npt.NDArray[np.uint8],
+    tables_end: int,
+    crcs: npt.NDArray[np.uint32],
+) -> None:
+    """Where the items lie, what lies between them, and their checksums."""
+    places = sorted(
+        (s.start(layer, expert), s.name, layer, expert)
+        for s in sections.values()
+        for layer in range(s.n_layers)
+        for expert in range(s.n_experts)
+    )
+    end, before = tables_end, "the tables"
+    for start, name, layer, expert in places:
+        s = sections[name]
+        where = f"{name}: item of layer {layer}, expert {expert}"
+        place = "offset, layer_stride or expert_stride"
+        check(start >= end, f"{where}: {place}: overlaps {before}")
+        gap = f"the bytes between {before} and {where} are not zero"
+        check(not data[end:start].any(), f"{gap}, or {place} is wrong")
+        end, before = start + s.item_size, where
+        crc = zlib.crc32(data[start:end].tobytes())
+        number = s.first_crc + layer * s.n_experts + expert
+        check(crc == crcs[number], f"{where}: CRC32, or {place}")
+    check(end == len(data), "header: file_size: not the end of the last item")
+    for s in sections.values():
+        check(s.offset % 65536 == 0 or s.is_within(sections), f"{s.name}: offset: not at 65,536")
 
 
 def load(directory: str | Path) -> Model:
@@ -355,4 +464,8 @@ def load(directory: str | Path) -> Model:
     data = np.memmap(Path(directory, "model.bin"), np.uint8, "r")
     sections = load_sections(data)
     check_sections(config, sections)
-    return Model(config, sections, data)
+    model = Model(config, sections, data)
+    for s in sections.values():
+        for item in range(s.n_layers * s.n_experts):
+            model.check_item(s, *divmod(item, s.n_experts))
+    return model

@@ -25,9 +25,10 @@ from reference_file import F32, Shape, load_config, shapes
 from synthetic import TensorSpec, tensor_values
 
 from colibri_deploy.model_file import ModelWriter
-from colibri_deploy.sections import SectionSpec, plan_file
+from colibri_deploy.sections import ExpertLayout, SectionSpec, plan_file
 from colibri_deploy.tiles import BLOCK_DTYPES, TILE_DTYPES, DType, Layout, pack_rows, pack_tiles
 
+EXPERTS = ("gate_weights", "up_weights", "down_weights")
 MIXED = "mixed"  # a section in this type, the next one in another
 
 BASE: dict[str, Any] = {
@@ -241,7 +242,11 @@ def values(name: str, item: int, shape: Shape) -> F32:
 
 
 def write_family(
-    name: str, dtype: str, directory: Path, changes: dict[str, Any] | None = None
+    name: str,
+    dtype: str,
+    directory: Path,
+    changes: dict[str, Any] | None = None,
+    expert_layout: ExpertLayout = "interleaved",
 ) -> None:
     """Write the model of a kind, its matrices in `dtype` or `MIXED`, into a new directory.
 
@@ -261,8 +266,9 @@ def write_family(
         in_rows = section == "embeddings" and not kind.tied and stored not in BLOCK_DTYPES
         layout = Layout.rows if shape.kind == "vector" or in_rows else Layout.tiles
         size = shape.n_layers, shape.n_experts, shape.rows, shape.cols
-        specs.append(SectionSpec(section, stored, layout, *size))
-    plan = plan_file(specs, "interleaved")
+        group = "experts" if section in EXPERTS else None
+        specs.append(SectionSpec(section, stored, layout, *size, group))
+    plan = plan_file(specs, expert_layout)
     with ModelWriter(directory / "model.bin", plan) as writer:
         for one in plan.sections:
             pack = pack_tiles if one.layout is Layout.tiles else pack_rows
