@@ -53,7 +53,7 @@ class FieldSpec:
 HEADER_FIELDS = (
     FieldSpec("magic", "16s", "COLIBRIv1, then zero bytes"),
     FieldSpec("version", "I", "of the format"),
-    FieldSpec("byte_order", "I", "0x01020304"),
+    FieldSpec("byte_order", "I", "01020304: little-endian"),
     FieldSpec("n_sections", "I", "entries of the section table"),
     FieldSpec("n_items", "I", "entries of the CRC table"),
     FieldSpec("file_size", "Q", "bytes"),
@@ -68,7 +68,7 @@ ENTRY_FIELDS = (
     FieldSpec("name", "32s", "of the section"),
     FieldSpec("dtype", "I", "type of the values"),
     FieldSpec("layout", "I", "order of the values"),
-    FieldSpec("n_layers", "I", ""),
+    FieldSpec("n_layers", "I", "of the section"),
     FieldSpec("n_experts", "I", "of each layer"),
     FieldSpec("rows", "I", "of the matrix, without padding"),
     FieldSpec("cols", "I", "of the matrix, without padding"),
@@ -333,11 +333,11 @@ def _fields(
 
 
 def _value(spec: FieldSpec, raw: bytes) -> int | str:
-    """A number, a text without its zero bytes, or reserved bytes in hex."""
+    """A number, or a text without its zero bytes."""
     if not spec.code.endswith("s"):
         return int.from_bytes(raw, "little")
     if spec.name == "reserved":
-        return raw.hex() if any(raw) else "0"
+        return "not zero" if any(raw) else "0"
     return raw.rstrip(b"\0").decode("ascii", errors="backslashreplace")
 
 

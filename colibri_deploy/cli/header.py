@@ -15,6 +15,8 @@ from colibri_deploy.cli.console import print_json, stdout_console
 from colibri_deploy.model_file import ModelFile
 from colibri_deploy.model_header import Field, HeaderDump, dump_header
 
+_IN_HEX = ("byte_order", "sections_crc", "crcs_crc", "header_crc")
+
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
@@ -74,7 +76,7 @@ def _table(title: str, fields: tuple[Field, ...]) -> Table:
 
 
 def _shown(field: Field) -> str:
-    """A checksum in hex, other numbers as they are."""
-    if isinstance(field.value, int) and field.name.endswith("_crc") and field.name != "first_crc":
+    """A number as it is, or in hex."""
+    if isinstance(field.value, int) and field.name in _IN_HEX:
         return f"{field.value:08x}"
     return str(field.value)

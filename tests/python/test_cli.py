@@ -157,6 +157,7 @@ def model(small_model: Path) -> str:
 @pytest.mark.parametrize(
     "words",
     ["targets", "targets --json", "targets schema", "inspect M", "inspect M --json", "verify M",
+     "header M", "header M --json",
      "completion bash", "build --all --dry-run", "--help", "build --help", "--version"],
 )  # fmt: skip
 def test_results_that_nobody_takes_are_one_line_and_code_3(words: str, model: str) -> None:
