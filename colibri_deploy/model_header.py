@@ -31,6 +31,7 @@ MAGIC = b"COLIBRIv1".ljust(16, b"\0")
 VERSION = 1
 BYTE_ORDER = 0x01020304
 MAX_SECTIONS = 256
+MAX_ITEMS = 1 << 22
 
 Values: TypeAlias = Mapping[str, int | bytes]
 Problem: TypeAlias = tuple[str, str]  # a field's name, and what is wrong with it
@@ -148,6 +149,8 @@ def header_problems(header: bytes, file_size: int) -> Iterator[Problem]:
         yield "reserved", "reserved bytes are not zero"
     if size < crcs_at + 4 * n_items:
         yield "n_items", f"{n_items} items do not fit a file_size of {size}"
+    if n_items > MAX_ITEMS:
+        yield "n_items", f"n_items is {n_items}, more than {MAX_ITEMS}"
 
 
 def entry_problems(entry: bytes) -> Iterator[Problem]:
@@ -156,7 +159,8 @@ def entry_problems(entry: bytes) -> Iterator[Problem]:
         ENTRY.unpack(entry)
     )
     name, _, padding = raw_name.partition(b"\0")
-    if not name or any(padding) or len(name) == len(raw_name) or not name.isascii():
+    printable = all(0x21 <= byte <= 0x7E for byte in name)
+    if not name or any(padding) or len(name) == len(raw_name) or not printable:
         yield "name", "its name is not ASCII, padded with zero bytes"
     if any(reserved):
         yield "reserved", "reserved bytes are not zero"

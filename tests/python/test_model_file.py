@@ -211,6 +211,8 @@ INVALID: tuple[tuple[Callable[[bytearray], None], str], ...] = (
     (at(128, "B", 0), r"section 0 \(b'\\x00ate_weights.*its name is not ASCII"),
     (at(128, "32s", b"x" * 32), "its name is not ASCII, padded"),
     (at(128, "B", 0xC3), "its name is not ASCII"),
+    (at(128, "B", 0x20), "its name is not ASCII"),
+    (at(128, "B", 0x7F), "its name is not ASCII"),
     (at(256, "32s", b"gate_weights"), "two sections are called gate_weights"),
     (at(128 + 32, "<I", 7), "dtype 7, layout 1 is unknown"),
     (at(128 + 32, "<I", 4), "item_size is 1088, but its type and shape imply 576"),
