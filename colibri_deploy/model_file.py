@@ -111,6 +111,9 @@ class ModelWriter:
         self._file.write(_pack_header(self._plan, entries, crcs))
         self._file.flush()
         os.fsync(self._file.fileno())
+        # Small writes leave small pages in the page cache. The engine has Linux read the file in
+        # pages of 2 MB, where it can (docs/DESIGN.md, "Pages of 2 MB").
+        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @dataclasses.dataclass(frozen=True)

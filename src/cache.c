@@ -8,6 +8,8 @@
 
 #include <sys/mman.h>
 
+enum { PAGE_BYTES = 4096 }; // the smallest that there are
+
 int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_dim, int value_dim,
                      int n_positions, colibri_kv type, colibri_error *error)
 {
@@ -18,7 +20,7 @@ int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_
         .key_dim = key_dim,
         .value_dim = value_dim,
         .padded = (int)clb_round_up((uint64_t)value_dim, CLB_TILE_ROWS),
-        .n_chunks = (n_positions + CLB_CHUNK - 1) / CLB_CHUNK,
+        .n_heads = n_layers * n_kv_heads,
     };
     const size_t elements = (size_t)c->padded;
     const size_t keys = (size_t)clb_round_up((uint64_t)key_dim, CLB_TILE_ROWS);
@@ -32,7 +34,8 @@ int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_
     if (type == COLIBRI_KV_Q8)
         c->chunk_bytes += (elements + CLB_BLOCK - 1) / CLB_BLOCK * CLB_CHUNK * sizeof(float);
     uint64_t size;
-    bool fits = clb_mul((uint64_t)n_layers * (uint64_t)n_kv_heads, (uint64_t)c->n_chunks, &size) &&
+    const uint64_t n_chunks = ((uint64_t)n_positions + CLB_CHUNK - 1) / CLB_CHUNK;
+    bool fits = clb_mul((uint64_t)n_layers * (uint64_t)n_kv_heads, n_chunks, &size) &&
                 clb_mul(size, (uint64_t)c->chunk_bytes, &size) && size <= SIZE_MAX;
     // Pages come zeroed, and only when they are written to.
     void *data = !fits ? MAP_FAILED
@@ -42,6 +45,7 @@ int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_
         return clb_error(error, COLIBRI_ERROR_MEMORY,
                          "no memory for a key/value cache of %d positions; ask for fewer tokens",
                          n_positions);
+    madvise(data, (size_t)size, MADV_HUGEPAGE); // fewer faults, where the kernel has them
     c->data = data;
     c->size = (size_t)size;
     CLB_LOG("cache: %zu bytes at %p, %d positions", c->size, data, n_positions);
@@ -55,11 +59,18 @@ void clb_cache_free(struct clb_cache *c)
     c->data = NULL;
 }
 
-// What one head has in one chunk.
+void clb_cache_take(struct clb_cache *c, int position)
+{
+    const size_t needed = ((size_t)position / CLB_CHUNK + 1) * (size_t)c->n_heads * c->chunk_bytes;
+    for (; c->taken < needed; c->taken += PAGE_BYTES)
+        c->data[c->taken] = 0;
+}
+
+// What one head has in one chunk. Heads of all layers lie together, chunk after chunk.
 static uint8_t *find_chunk(const struct clb_cache *c, int layer, int head, int chunk)
 {
-    size_t heads = (size_t)layer * (size_t)c->n_kv_heads + (size_t)head;
-    return c->data + (heads * (size_t)c->n_chunks + (size_t)chunk) * c->chunk_bytes;
+    size_t heads = (size_t)chunk * (size_t)c->n_heads + (size_t)layer * (size_t)c->n_kv_heads;
+    return c->data + (heads + (size_t)head) * c->chunk_bytes;
 }
 
 static float *value_scales(const struct clb_cache *c, uint8_t *chunk, int block)

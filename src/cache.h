@@ -12,11 +12,12 @@ enum { CLB_CHUNK = 256 }; // positions; part of the numerics
 
 struct clb_cache {
     uint8_t *data;
-    size_t size;     // bytes of address space; pages are used as they are written
+    size_t size;     // bytes of address space
+    size_t taken;    // bytes of memory, of whole chunks of positions
     colibri_kv type; // never AUTO
     int n_kv_heads, key_dim, value_dim;
-    int padded;   // value_dim rounded up to a multiple of 16
-    int n_chunks; // chunks of a head
+    int padded;  // value_dim rounded up to a multiple of 16
+    int n_heads; // key/value heads of all layers
     // Of one head in one chunk: tiles of 16 positions of keys, then of 16 elements of values, then
     // (q8) a float for each block of 32 elements and position, the scales of values.
     size_t key_tile_bytes, value_tile_bytes, values_at, scales_at, chunk_bytes;
@@ -25,6 +26,10 @@ struct clb_cache {
 int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_dim, int value_dim,
                      int n_positions, colibri_kv type, colibri_error *error);
 void clb_cache_free(struct clb_cache *c); // a zeroed one is fine
+
+// Takes memory up to this position, for a chunk of positions at a time: then no page is missing
+// until the next chunk begins.
+void clb_cache_take(struct clb_cache *c, int position);
 
 // key (key_dim), value (value_dim). scratch (2 * key_dim rounded up to 64) for the conversion.
 // key_dim is at least value_dim.

@@ -123,6 +123,18 @@ typedef void (*colibri_warning_fn)(void *user, const char *message);
 // Anything but 0 ends the call, as in colibri_step_fn.
 typedef int (*colibri_turn_fn)(void *user, const int32_t **tokens, size_t *n_tokens);
 
+// Where the time of a call went. Each of its threads is in one operation at a time: the seconds of
+// all operations are the call's times the number of threads.
+enum { COLIBRI_OPERATIONS = 11 };
+typedef struct colibri_operation {
+    double seconds; // of all threads together
+    uint64_t bytes; // of weights and of the key/value cache that were read
+} colibri_operation;
+typedef struct colibri_profile {
+    colibri_operation prefill[COLIBRI_OPERATIONS], decode[COLIBRI_OPERATIONS];
+} colibri_profile;
+extern const char *const colibri_operation_names[COLIBRI_OPERATIONS];
+
 typedef struct colibri_infer_options {
     int32_t n_tokens;        // how many tokens to generate at most, in each turn
     bool ignore_eos;         // go on after an end-of-sequence or stop token
@@ -130,8 +142,9 @@ typedef struct colibri_infer_options {
     int32_t n_stop_ids;      // 0: none
     bool every_logit;        // also report the logits of every prompt token (for perplexity)
     bool feed_last;          // feed the last generated token too and report its logits
-    int32_t batch;           // prompt tokens per step; 0: 32
+    int32_t batch;           // prompt tokens per step; 0: 256
     int32_t threads;         // 0: 1
+    bool pin;                // each thread to a CPU of its own, of those that the caller may use
     colibri_kv kv;           // type of the key/value cache
     float temperature; // of the choice of a token, up to 100; 0: greedy, the three below unused
     int32_t top_k;     // choose among so many tokens of largest logits; 0: all
@@ -142,6 +155,7 @@ typedef struct colibri_infer_options {
     colibri_turn_fn on_turn;       // the same; without it there is one turn. With it the tokens of
                                    // all turns may fill the model's positions: then the call ends
                                    // with COLIBRI_ERROR_INPUT
+    colibri_profile *profile;      // NULL: none is made
 } colibri_infer_options;
 
 typedef struct colibri_stats {

@@ -12,20 +12,18 @@ enum { COLLAPSE_TOKENS = 8 };
 
 static void router_item(void *context, int chunk, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
-    clb_step_multiply(st, &s->model->router, st->routed_layer, 0, chunk, &s->h, 0, st->n,
+    clb_step_multiply(st, worker, &s->model->router, st->routed_layer, 0, chunk, &s->h, 0, st->n,
                       s->router_logits + chunk * CLB_CHUNK_ROWS, s->router_stride);
 }
 
 static void shared_router_item(void *context, int item, int worker)
 {
     (void)item;
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
-    clb_step_multiply(st, &s->model->shared_router, st->routed_layer, 0, 0, &s->h, 0, st->n,
+    clb_step_multiply(st, worker, &s->model->shared_router, st->routed_layer, 0, 0, &s->h, 0, st->n,
                       s->shared_logits, CLB_TILE_ROWS);
 }
 
@@ -36,7 +34,9 @@ static void gather_item(void *context, int slot, int worker)
     struct clb_step *st = context;
     const struct clb_acts *h = &st->s->h, *g = &st->s->gathered;
     size_t to = (size_t)slot * g->stride, from = (size_t)st->s->routes.token[slot] * h->stride;
-    memcpy(g->f32 + to, h->f32 + from, h->stride * sizeof *h->f32);
+    const struct clb_ffn *f = st->ffn;
+    if (!clb_is_quantised(f->up.dtype) || (f->gate.data && !clb_is_quantised(f->gate.dtype)))
+        memcpy(g->f32 + to, h->f32 + from, h->stride * sizeof *h->f32);
     if (!h->q8.q)
         return;
     size_t blocks = h->stride / CLB_BLOCK;
@@ -70,26 +70,29 @@ static void activate(const struct clb_step *st, float *gate, float *up, int n)
 // Gate, up and their product for 64 rows of one expert, quantised where down wants it.
 static void expand_item(void *context, int item, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
     const struct clb_ffn *f = st->ffn;
     int per_expert = clb_chunks(&f->up), i = item / per_expert, chunk = item % per_expert;
     int expert = s->routes.active[i], first = s->routes.first[i];
     int n = s->routes.first[i + 1] - first, rows = clb_chunk_rows(f->size, chunk);
+    // one token's vector need not be gathered
+    const struct clb_acts *x = st->n > 1 ? &s->gathered : &s->h;
+    const int from = st->n > 1 ? first : 0;
     size_t stride = s->gate.stride, row = (size_t)chunk * CLB_CHUNK_ROWS;
     size_t at = (size_t)first * stride + row;
+    float *up = s->scratch[worker]; // (n, CLB_CHUNK_ROWS)
     if (f->gate.data)
-        clb_step_multiply(st, &f->gate, st->ffn_layer, expert, chunk, &s->gathered, first, n,
+        clb_step_multiply(st, worker, &f->gate, st->ffn_layer, expert, chunk, x, from, n,
                           s->gate.f32 + at, stride);
-    clb_step_multiply(st, &f->up, st->ffn_layer, expert, chunk, &s->gathered, first, n, s->up + at,
-                      stride);
-    for (int slot = first; slot < first + n; slot++, at += stride) {
+    clb_step_multiply(st, worker, &f->up, st->ffn_layer, expert, chunk, x, from, n, up,
+                      CLB_CHUNK_ROWS);
+    for (int slot = first; slot < first + n; slot++, at += stride, up += CLB_CHUNK_ROWS) {
         // an FFN of another size may have left something there
-        memset(s->gate.f32 + at + rows, 0, (size_t)(CLB_CHUNK_ROWS - rows) * sizeof *s->up);
-        memset(s->up + at + rows, 0, (size_t)(CLB_CHUNK_ROWS - rows) * sizeof *s->up);
-        activate(st, s->gate.f32 + at, s->up + at, CLB_CHUNK_ROWS);
-        clb_step_quantise(st, &s->gate, (size_t)slot, row, CLB_CHUNK_ROWS);
+        memset(s->gate.f32 + at + rows, 0, (size_t)(CLB_CHUNK_ROWS - rows) * sizeof *up);
+        memset(up + rows, 0, (size_t)(CLB_CHUNK_ROWS - rows) * sizeof *up);
+        activate(st, s->gate.f32 + at, up, CLB_CHUNK_ROWS);
+        clb_step_quantise(st, worker, &s->gate, (size_t)slot, row, CLB_CHUNK_ROWS);
     }
 }
 
@@ -119,8 +122,8 @@ static void contract_item(void *context, int chunk, int worker)
         memset(s->moe + (size_t)t * s->h.stride + row, 0, CLB_CHUNK_ROWS * sizeof *s->moe);
     for (int i = 0; i < r->n_active; i++) {
         int first = r->first[i], n = r->first[i + 1] - first;
-        clb_step_multiply(st, &st->ffn->down, st->ffn_layer, r->active[i], chunk, &s->gate, first,
-                          n, out, CLB_CHUNK_ROWS);
+        clb_step_multiply(st, worker, &st->ffn->down, st->ffn_layer, r->active[i], chunk, &s->gate,
+                          first, n, out, CLB_CHUNK_ROWS);
         for (int j = 0; j < n; j++)
             st->kernels->f32_axpy(s->moe + (size_t)r->token[first + j] * s->h.stride + row,
                                   r->weight[first + j], out + (size_t)j * CLB_CHUNK_ROWS,
@@ -134,9 +137,10 @@ static void contract_item(void *context, int chunk, int worker)
 static void run_ffn(struct clb_step *st)
 {
     struct clb_state *s = st->s;
-    clb_pool_run(s->pool, s->routes.n_slots, gather_item, st);
-    clb_pool_run(s->pool, s->routes.n_active * clb_chunks(&st->ffn->up), expand_item, st);
-    clb_pool_run(s->pool, clb_chunks(&st->ffn->down), contract_item, st);
+    if (st->n > 1)
+        clb_step_run(st, CLB_OTHER, s->routes.n_slots, gather_item);
+    clb_step_run(st, CLB_GATE_UP, s->routes.n_active * clb_chunks(&st->ffn->up), expand_item);
+    clb_step_run(st, CLB_DOWN, clb_chunks(&st->ffn->down), contract_item);
 }
 
 // Runs an FFN that all tokens go to, with s->shared_weight.
@@ -216,7 +220,7 @@ static int route(struct clb_step *st, colibri_error *error)
     const struct colibri_model *m = s->model;
     const struct clb_config *c = &m->config;
     struct clb_routes *r = &s->routes;
-    clb_pool_run(s->pool, clb_chunks(&m->router), router_item, st);
+    clb_step_run(st, CLB_ROUTER, clb_chunks(&m->router), router_item);
     for (int t = 0; t < st->n; t++) {
         const float *correction = m->router_correction.data
                                       ? clb_vector_item(&m->router_correction, st->routed_layer, 0)
@@ -243,7 +247,7 @@ static void weigh_shared(struct clb_step *st)
     const struct clb_matrix *m = &s->model->shared_router;
     float z[CLB_TILE_ROWS] = {0};
     if (m->data)
-        clb_pool_run(s->pool, 1, shared_router_item, st);
+        clb_step_run(st, CLB_ROUTER, 1, shared_router_item);
     for (int t = 0; t < st->n; t++) {
         const float *logits = s->shared_logits + (size_t)t * CLB_TILE_ROWS;
         s->shared_weight[t] = 1;

@@ -19,7 +19,6 @@ static void rotate(const struct clb_step *st, float *x, int token)
 
 static void qkv_item(void *context, int item, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
     const struct colibri_model *m = s->model;
@@ -27,8 +26,8 @@ static void qkv_item(void *context, int item, int worker)
     const struct clb_matrix *matrix = item < nq ? &m->q : item < nq + nk ? &m->k : &m->v;
     float *y = item < nq ? s->q : item < nq + nk ? s->k : s->v;
     int chunk = item < nq ? item : item < nq + nk ? item - nq : item - nq - nk;
-    clb_step_multiply(st, matrix, st->layer, 0, chunk, &s->h, 0, st->n, y + chunk * CLB_CHUNK_ROWS,
-                      item < nq ? s->q_stride : s->kv_stride);
+    clb_step_multiply(st, worker, matrix, st->layer, 0, chunk, &s->h, 0, st->n,
+                      y + chunk * CLB_CHUNK_ROWS, item < nq ? s->q_stride : s->kv_stride);
 }
 
 // The norm of n elements as one vector, or of each head.
@@ -85,7 +84,6 @@ static void store_item(void *context, int head, int worker)
 
 static void latent_item(void *context, int item, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
     const struct colibri_model *m = s->model;
@@ -93,7 +91,7 @@ static void latent_item(void *context, int item, int worker)
     bool is_first = item < clb_chunks(first);
     int chunk = is_first ? item : item - clb_chunks(first);
     float *y = !is_first ? s->kv_latent : m->config.q_rank ? s->q_latent.f32 : s->q;
-    clb_step_multiply(st, is_first ? first : &m->kv_a, st->layer, 0, chunk, &s->h, 0, st->n,
+    clb_step_multiply(st, worker, is_first ? first : &m->kv_a, st->layer, 0, chunk, &s->h, 0, st->n,
                       y + chunk * CLB_CHUNK_ROWS,
                       !is_first          ? s->kv_latent_stride
                       : m->config.q_rank ? s->q_latent.stride
@@ -118,21 +116,19 @@ static void store_latent_item(void *context, int token, int worker)
     float *q = s->q_latent.f32 + (size_t)token * s->q_latent.stride;
     st->kernels->f32_rms_norm(q, q, clb_vector_item(&m->q_a_norm, st->layer, 0), c->q_rank,
                               c->latent_norm_eps);
-    clb_step_quantise(st, &s->q_latent, (size_t)token, 0, s->q_latent.stride);
+    clb_step_quantise(st, worker, &s->q_latent, (size_t)token, 0, s->q_latent.stride);
 }
 
 static void latent_q_item(void *context, int chunk, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
-    clb_step_multiply(st, &s->model->q, st->layer, 0, chunk, &s->q_latent, 0, st->n,
+    clb_step_multiply(st, worker, &s->model->q, st->layer, 0, chunk, &s->q_latent, 0, st->n,
                       s->q + chunk * CLB_CHUNK_ROWS, s->q_stride);
 }
 
 static void plain_item(void *context, int head, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
     const struct clb_config *c = &s->model->config;
@@ -141,18 +137,17 @@ static void plain_item(void *context, int head, int worker)
     for (int t = 0; t < st->n; t++, row++, q += s->q_stride) {
         memcpy(s->plain.f32 + row * s->plain.stride, q,
                (size_t)(c->head_dim - c->rope_dim) * sizeof *q);
-        clb_step_quantise(st, &s->plain, row, 0, s->plain.stride);
+        clb_step_quantise(st, worker, &s->plain, row, 0, s->plain.stride);
     }
 }
 
 static void absorb_item(void *context, int item, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
     const struct clb_matrix *m = &s->model->k_b;
     int head = item / clb_chunks(m), chunk = item % clb_chunks(m), row = head * s->batch;
-    clb_step_multiply(st, m, st->layer, head, chunk, &s->plain, row, st->n,
+    clb_step_multiply(st, worker, m, st->layer, head, chunk, &s->plain, row, st->n,
                       s->absorbed + (size_t)row * s->mixed.stride + chunk * CLB_CHUNK_ROWS,
                       s->mixed.stride);
 }
@@ -164,7 +159,7 @@ static void value_item(void *context, int item, int worker)
     const struct clb_matrix *m = &s->model->v_b;
     int head = item / clb_chunks(m), chunk = item % clb_chunks(m);
     float *out = s->scratch[worker];
-    clb_step_multiply(st, m, st->layer, head, chunk, &s->mixed, head * s->batch, st->n, out,
+    clb_step_multiply(st, worker, m, st->layer, head, chunk, &s->mixed, head * s->batch, st->n, out,
                       CLB_CHUNK_ROWS);
     // whole tiles came; what follows a head belongs to the next one
     float *to = s->attention.f32 + head * m->rows + chunk * CLB_CHUNK_ROWS;
@@ -193,14 +188,15 @@ static void load_query(const struct clb_step *st, int token, int head, float *qu
     st->kernels->f32_scale(query, query, c->attention_scale, padded);
 }
 
-static void store_result(const struct clb_step *st, int token, int head, const float *out)
+static void store_result(const struct clb_step *st, int worker, int token, int head,
+                         const float *out)
 {
     struct clb_state *s = st->s;
     const struct clb_config *c = &s->model->config;
     if (c->kv_rank) {
         size_t row = (size_t)head * (size_t)s->batch + (size_t)token;
         memcpy(s->mixed.f32 + row * s->mixed.stride, out, (size_t)c->kv_rank * sizeof *out);
-        clb_step_quantise(st, &s->mixed, row, 0, s->mixed.stride);
+        clb_step_quantise(st, worker, &s->mixed, row, 0, s->mixed.stride);
         return;
     }
     memcpy(s->attention.f32 + (size_t)token * s->attention.stride + head * c->head_dim, out,
@@ -230,29 +226,33 @@ static void attend_item(void *context, int item, int worker)
     for (int r = 0; r < n * heads; r++) {
         load_query(st, first + r / heads, first_head + r % heads,
                    a->queries.f32 + (size_t)r * a->queries.stride, (int)a->queries.stride);
-        clb_step_quantise(st, &a->queries, (size_t)r, 0, a->queries.stride);
+        clb_step_quantise(st, worker, &a->queries, (size_t)r, 0, a->queries.stride);
     }
+    struct clb_clock *clock = clb_step_clock(st, worker);
+    const int seen = st->first_position + first + n;
+    if (clock)
+        clock->spent[CLB_ATTENTION].bytes +=
+            (uint64_t)(st->window && st->window < seen ? st->window : seen) * s->cache.chunk_bytes /
+            CLB_CHUNK;
     clb_attend(a, &s->cache, st->kernels, st->layer, kv_head, st->first_position + first, n, heads,
                st->window,
                m->sinks.data ? clb_vector_item(&m->sinks, st->layer, 0) + first_head : NULL);
     for (int r = 0; r < n * heads; r++)
-        store_result(st, first + r / heads, first_head + r % heads,
+        store_result(st, worker, first + r / heads, first_head + r % heads,
                      a->out + (size_t)r * (size_t)s->cache.padded);
 }
 
 static void quantise_item(void *context, int token, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
-    clb_step_quantise(st, &st->s->attention, (size_t)token, 0, st->s->attention.stride);
+    clb_step_quantise(st, worker, &st->s->attention, (size_t)token, 0, st->s->attention.stride);
 }
 
 static void output_item(void *context, int chunk, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
-    clb_step_multiply(st, &s->model->o, st->layer, 0, chunk, &s->attention, 0, st->n,
+    clb_step_multiply(st, worker, &s->model->o, st->layer, 0, chunk, &s->attention, 0, st->n,
                       s->moe + chunk * CLB_CHUNK_ROWS, s->h.stride);
     clb_step_add(st, s->moe, chunk);
 }
@@ -263,20 +263,20 @@ static void store_keys(struct clb_step *st)
     const struct colibri_model *m = s->model;
     const struct clb_config *c = &m->config;
     if (!c->kv_rank) {
-        clb_pool_run(s->pool, clb_chunks(&m->q) + clb_chunks(&m->k) + clb_chunks(&m->v), qkv_item,
-                     st);
+        clb_step_run(st, CLB_QKV, clb_chunks(&m->q) + clb_chunks(&m->k) + clb_chunks(&m->v),
+                     qkv_item);
         if (m->q_norm.data || m->k_norm.data || c->qk_clip > 0)
-            clb_pool_run(s->pool, st->n, adjust_item, st);
-        clb_pool_run(s->pool, c->n_kv_heads, store_item, st);
+            clb_step_run_small(st, CLB_QKV, st->n, adjust_item);
+        clb_step_run_small(st, CLB_ATTENTION, c->n_kv_heads, store_item);
         return;
     }
-    clb_pool_run(s->pool, clb_chunks(c->q_rank ? &m->q_a : &m->q) + clb_chunks(&m->kv_a),
-                 latent_item, st);
-    clb_pool_run(s->pool, st->n, store_latent_item, st);
+    clb_step_run(st, CLB_QKV, clb_chunks(c->q_rank ? &m->q_a : &m->q) + clb_chunks(&m->kv_a),
+                 latent_item);
+    clb_step_run(st, CLB_ATTENTION, st->n, store_latent_item);
     if (c->q_rank)
-        clb_pool_run(s->pool, clb_chunks(&m->q), latent_q_item, st);
-    clb_pool_run(s->pool, c->n_heads, plain_item, st);
-    clb_pool_run(s->pool, c->n_heads * clb_chunks(&m->k_b), absorb_item, st);
+        clb_step_run(st, CLB_QKV, clb_chunks(&m->q), latent_q_item);
+    clb_step_run_small(st, CLB_QKV, c->n_heads, plain_item);
+    clb_step_run(st, CLB_QKV, c->n_heads * clb_chunks(&m->k_b), absorb_item);
 }
 
 void clb_heads_plan(struct clb_step *st)
@@ -299,10 +299,10 @@ void clb_heads_run(struct clb_step *st)
     clb_step_normalise(st);
     store_keys(st);
     int blocks = (st->n + st->block_tokens - 1) / st->block_tokens;
-    clb_pool_run(s->pool, c->n_kv_heads * head_blocks(st) * blocks, attend_item, st);
+    clb_step_run(st, CLB_ATTENTION, c->n_kv_heads * head_blocks(st) * blocks, attend_item);
     if (c->kv_rank)
-        clb_pool_run(s->pool, c->n_heads * clb_chunks(&m->v_b), value_item, st);
+        clb_step_run(st, CLB_O, c->n_heads * clb_chunks(&m->v_b), value_item);
     if (s->attention.q8.q)
-        clb_pool_run(s->pool, st->n, quantise_item, st);
-    clb_pool_run(s->pool, clb_chunks(&m->o), output_item, st);
+        clb_step_run_small(st, CLB_QUANTISE, st->n, quantise_item);
+    clb_step_run(st, CLB_O, clb_chunks(&m->o), output_item);
 }

@@ -7,7 +7,7 @@
 #include "transformer.h"
 #include "usage.h"
 
-enum { DEFAULT_BATCH = 32, MAX_BATCH = 4096, MAX_THREADS = 1024 };
+enum { DEFAULT_BATCH = 256, MAX_BATCH = 4096, MAX_THREADS = 1024 };
 
 struct call {
     const struct colibri_model *m;
@@ -16,6 +16,7 @@ struct call {
     void *user;
     colibri_error *error;
     struct clb_state state;
+    colibri_profile profile;
     struct clb_sampler sampler;
     int position;    // of the next token to be fed
     int limit;       // positions of the cache
@@ -166,6 +167,11 @@ static int decode(struct call *c, int32_t token)
     return 0;
 }
 
+static void collect(struct call *c, colibri_operation *sums)
+{
+    clb_clock_collect(c->state.clocks, c->o->threads ? c->o->threads : 1, sums);
+}
+
 // One turn after the other, until none follows.
 static int converse(struct call *c, const int32_t *tokens, size_t n_tokens)
 {
@@ -174,8 +180,10 @@ static int converse(struct call *c, const int32_t *tokens, size_t n_tokens)
         double start = clb_usage_seconds();
         int rc = prefill(c, tokens, (int)n_tokens, &token);
         double prefilled = clb_usage_seconds();
+        collect(c, c->profile.prefill);
         if (!rc)
             rc = decode(c, token);
+        collect(c, c->profile.decode);
         c->stats.prefill_seconds += prefilled - start;
         c->stats.decode_seconds += clb_usage_seconds() - prefilled;
         if (rc || !c->o->on_turn)
@@ -211,9 +219,7 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
         kv = m->quantised ? COLIBRI_KV_F16 : COLIBRI_KV_F32;
     int n = (int)n_tokens, batch = o->batch ? o->batch : DEFAULT_BATCH;
     c.limit = o->on_turn ? m->config.max_positions : n + o->n_tokens;
-    rc = clb_state_create(&c.state, m, batch < n || o->on_turn ? batch : n,
-                          o->threads ? o->threads : 1, c.limit, o->every_logit, kv, error);
-    c.state.options = o;
+    rc = clb_state_create(&c.state, m, o, batch < n || o->on_turn ? batch : n, c.limit, kv, error);
     c.sampler = (struct clb_sampler){.kernels = &m->kernels,
                                      .temperature = o->temperature,
                                      .top_k = o->top_k,
@@ -223,8 +229,12 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
         rc = clb_error(error, COLIBRI_ERROR_MEMORY, "no memory to choose among %d tokens",
                        m->config.vocab_size);
     c.state.user = user;
+    collect(&c, c.profile.prefill); // from now on
+    c.profile = (colibri_profile){0};
     if (!rc)
         rc = converse(&c, tokens, n_tokens);
+    if (o->profile)
+        *o->profile = c.profile;
     c.stats.kv_bytes = c.state.cache.size;
     c.stats.kv = kv;
     if (stats)

@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The program `colibri`: one call from the command line.
+#include "bench.h"
 #include "cpu.h"
 #include "file.h"
 #include "log.h"
 #include "nll.h"
 #include "options.h"
+#include "report.h"
+#include "schedule.h"
 #include "selftest.h"
 #include "sha256.h"
 #include "switch.h"
@@ -134,7 +137,8 @@ struct output {
     double nll;
     FILE *trace; // NULL without --trace_routing
     double load_seconds;
-    colibri_error *error; // what went wrong in the callback
+    colibri_profile *profile; // NULL without --profile
+    colibri_error *error;     // what went wrong in the callback
 };
 
 static int write_text(struct output *out, const char *text, size_t n)
@@ -293,7 +297,10 @@ static int print_json(const struct output *out, const colibri_model *model, cons
            "\"peak_rss_bytes\": %" PRIu64 ", \"page_faults\": %" PRIu64 ", \"read_bytes\": ",
            out->load_seconds, stats->prefill_seconds, stats->decode_seconds, usage.peak_rss_bytes,
            usage.page_faults);
-    printf(usage.read_bytes < 0 ? "null}\n" : "%" PRId64 "}\n", usage.read_bytes);
+    printf(usage.read_bytes < 0 ? "null" : "%" PRId64, usage.read_bytes);
+    if (out->profile)
+        clb_report(out->profile, threads, stats->prompt_tokens, stats->generated_tokens, NULL);
+    puts("}");
     return 0;
 }
 
@@ -318,6 +325,10 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
     }
     if (!rc && o->logits_hash)
         printf("logits_hash: clb1:%s kv:%s\n", hex, clb_kv_names[stats->kv]);
+    if (!rc && out->profile) {
+        fflush(stdout);
+        clb_report(out->profile, threads, stats->prompt_tokens, stats->generated_tokens, stderr);
+    }
     return rc;
 }
 
@@ -334,6 +345,7 @@ static int generate(const struct clb_options *o, const colibri_model *model, dou
     if (o->nll && n_prompt < 2)
         return clb_error(error, COLIBRI_ERROR_INPUT,
                          "--nll needs a prompt of at least two tokens: the first is not scored");
+    colibri_profile profile;
     colibri_infer_options infer = {
         .n_tokens = (int32_t)(o->logits || o->nll ? 0
                               : o->num_tokens < 0 ? DEFAULT_TOKENS
@@ -355,13 +367,18 @@ static int generate(const struct clb_options *o, const colibri_model *model, dou
         .on_turn = talk ? on_turn : NULL,
         .stop_ids = info.stop_ids,
         .n_stop_ids = talk ? info.n_stop_ids : 0,
+        .pin = o->cpus,
+        .profile = o->profile ? &profile : NULL,
     };
+    if (o->bench)
+        return clb_bench(o, model, &infer, error);
     colibri_error in_callback = {0};
     struct output out = {
         .options = o,
         .prompt = prompt,
         .talk = talk,
         .load_seconds = load_seconds,
+        .profile = infer.profile,
         .error = &in_callback,
     };
     clb_sha256_init(&out.hash);
@@ -438,18 +455,28 @@ static void report_storage(void)
 static int run(const struct clb_options *o, colibri_error *error)
 {
     colibri_load_options load = {
-        .isa = o->isa, .verify = o->verify, .lock = o->use_mlock, .quantize = o->quantize};
+        .isa = o->isa,
+        .verify = o->verify || o->bench, // nothing is to be checked while it measures
+        .lock = o->use_mlock,
+        .quantize = o->quantize,
+    };
     colibri_model *model;
     int32_t *prompt = NULL;
     size_t n_prompt = 0;
+    int rc = o->cpus ? clb_schedule_cpus(o->cpus, error) : 0;
+    if (!rc && o->realtime)
+        rc = clb_schedule_realtime(error);
     double start = clb_usage_seconds();
-    int rc = colibri_load_model(&model, o->model, o->config, &load, error);
+    if (!rc)
+        rc = colibri_load_model(&model, o->model, o->config, &load, error);
     double load_seconds = clb_usage_seconds() - start;
     if (rc)
         return rc;
     bool larger = warn_of_storage(model);
     struct clb_talk talk = {.options = o, .model = model};
-    if (o->detokenize) {
+    if (o->bench) {
+        rc = generate(o, model, load_seconds, NULL, 0, NULL, error);
+    } else if (o->detokenize) {
         rc = detokenize(&talk, error);
     } else if (o->chat) {
         rc = chat(&talk, load_seconds, error);

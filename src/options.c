@@ -42,10 +42,14 @@ static const struct option {
     {"trace_routing", "FILE", TEXT, AT(trace_routing), "write each token's experts, as JSON lines"},
     {"kv", "TYPE", TEXT, AT(kv_name),
      "key/value cache: f32, f16, q8, auto (f16 for integer weights)"},
-    {"batch", "N", NUMBER, AT(batch), "prompt tokens per step (default 32)"},
+    {"batch", "N", NUMBER, AT(batch), "prompt tokens per step (default 256)"},
     {"threads", "N", NUMBER, AT(threads), "threads (default: one per CPU)"},
     {"isa", "LEVEL", TEXT, AT(isa), "kernels to use, see --version (default: the best usable)"},
     {"quantize", "LIST", TEXT, AT(quantize), "round sections of floats at load: up:int8,down:int8"},
+    {"cpus", "LIST", TEXT, AT(cpus), "CPUs to run on, a thread on each: 0,2,3"},
+    {"realtime", 0, FLAG, AT(realtime), "run before all other programs (SCHED_FIFO), or fail"},
+    {"profile", 0, FLAG, AT(profile), "show which operations take the time"},
+    {"bench", 0, FLAG, AT(bench), "measure speed, next to this machine's memory, and stop"},
     {"use_mlock", 0, FLAG, AT(use_mlock), "keep the model in memory, or fail"},
     {"verify", 0, FLAG, AT(verify), "check every checksum of the model first"},
     {"selftest", 0, FLAG, AT(selftest), "check the kernels of all levels, or of --isa, and stop"},
@@ -169,7 +173,7 @@ static int check(struct clb_options *o, colibri_error *error)
         return 0;
     if (!o->model)
         return clb_error(error, COLIBRI_ERROR_USAGE, "name a model with --model; see --help");
-    if (!prompts && !o->chat && !o->detokenize &&
+    if (!prompts && !o->chat && !o->detokenize && !o->bench &&
         (!o->verify || numbers || o->logits_hash || o->trace_routing))
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "give a prompt with --prompt, --prompt_file or --tokens; see --help");

@@ -11,7 +11,7 @@ enum clb_output { CLB_TEXT, CLB_IDS, CLB_JSON };
 
 struct clb_options {
     const char *model, *config, *prompt, *prompt_file, *tokens, *isa, *sha256, *switch_to[2];
-    const char *trace_routing, *quantize, *system, *turn_end;
+    const char *trace_routing, *quantize, *system, *turn_end, *cpus;
     int64_t num_tokens;       // -1: not given
     int64_t batch, threads;   // 0: not given
     int64_t top_k, seed;      // 0: all; 0
@@ -21,6 +21,7 @@ struct clb_options {
     enum clb_output format;
     bool chat, tokenize, detokenize, ignore_eos, logits, nll, logits_hash, use_mlock, verify,
         selftest, version, help;
+    bool bench, profile, realtime;
 };
 
 extern const char *const clb_kv_names[]; // by colibri_kv; NULL ends them

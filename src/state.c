@@ -6,7 +6,7 @@
 #include "layout.h"
 #include "log.h"
 
-#include <stdlib.h>
+#include <sys/mman.h>
 
 enum { SLACK = 64 };
 
@@ -111,7 +111,6 @@ static void take_all(struct arena *a, struct clb_state *s, int threads, colibri_
     take_routes(a, &s->routes, slots, experts);
     s->gathered = take_acts(a, slots, c->hidden_size, m->quantised);
     s->gate = take_acts(a, slots, largest_ffn(m), m->quantised);
-    s->up = take_floats(a, slots * s->gate.stride);
     s->moe = take_floats(a, n * s->h.stride);
     s->shared_logits = take_floats(a, n * CLB_TILE_ROWS);
     s->shared_weight = take_floats(a, n);
@@ -120,6 +119,7 @@ static void take_all(struct arena *a, struct clb_state *s, int threads, colibri_
     if (c->kv_rank)
         take_latent(a, s, n);
 
+    s->clocks = s->options->profile ? take(a, (size_t)threads, sizeof *s->clocks) : NULL;
     s->attend = take(a, (size_t)threads, sizeof *s->attend);
     s->scratch = take(a, (size_t)threads, sizeof *s->scratch);
     size_t key = (size_t)clb_round_up((uint64_t)s->key_dim, CLB_TILE_COLS);
@@ -134,38 +134,49 @@ static void take_all(struct arena *a, struct clb_state *s, int threads, colibri_
     }
 }
 
-int clb_state_create(struct clb_state *s, const struct colibri_model *m, int batch, int threads,
-                     int n_positions, bool every_logit, colibri_kv kv, colibri_error *error)
+int clb_state_create(struct clb_state *s, const struct colibri_model *m,
+                     const colibri_infer_options *o, int batch, int n_positions, colibri_kv kv,
+                     colibri_error *error)
 {
     const struct clb_config *c = &m->config;
+    const int threads = o->threads ? o->threads : 1;
     memset(s, 0, sizeof *s);
     s->model = m;
+    s->options = o;
     s->batch = batch;
-    s->logit_rows = every_logit ? batch : 1;
+    s->logit_rows = o->every_logit ? batch : 1;
     s->key_dim = c->kv_rank ? c->kv_rank + c->rope_dim : c->head_dim;
     s->value_dim = c->kv_rank ? c->kv_rank : c->head_dim;
     struct arena a = {0};
     take_all(&a, s, threads, kv);
     size_t size = a.used;
-    if (posix_memalign(&s->arena, CLB_ALIGN, size)) {
+    // Zeroed; what one type of weights needs no other may touch, and then it takes no memory.
+    s->arena = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s->arena == MAP_FAILED) {
         s->arena = NULL;
         return clb_error(error, COLIBRI_ERROR_MEMORY,
                          "no memory for the %zu bytes of a call; try a smaller --batch", size);
     }
-    memset(s->arena, 0, size);
+    s->arena_size = size;
+    madvise(s->arena, size, MADV_HUGEPAGE);
     a = (struct arena){.base = s->arena};
     take_all(&a, s, threads, kv);
     CLB_LOG("call: %zu bytes of buffers for batches of %d tokens, %d threads", size, batch,
             threads);
     int rc = clb_cache_create(&s->cache, c->n_layers, c->n_kv_heads, s->key_dim, s->value_dim,
                               n_positions, kv, error);
-    return rc ? rc : clb_pool_create(&s->pool, threads, error);
+    if (!rc)
+        rc = clb_pool_create(&s->pool, threads, error);
+    if (!rc && o->pin)
+        clb_pool_pin(s->pool);
+    return rc;
 }
 
 void clb_state_free(struct clb_state *s)
 {
     clb_pool_free(s->pool);
     clb_cache_free(&s->cache);
-    free(s->arena);
+    if (s->arena)
+        munmap(s->arena, s->arena_size);
     memset(s, 0, sizeof *s);
 }

@@ -13,8 +13,10 @@
 struct clb_state {
     const struct colibri_model *model;
     struct clb_pool *pool;
+    struct clb_clock *clocks; // (threads), or NULL
     struct clb_cache cache;
     void *arena;
+    size_t arena_size;
     int batch;                            // tokens per step, at most
     int logit_rows;                       // rows of logits per step, at most
     int key_dim, value_dim;               // of a head in the cache
@@ -32,7 +34,6 @@ struct clb_state {
     struct clb_routes routes;
     struct clb_acts gathered; // (slots, hidden_size) h of each slot
     struct clb_acts gate;     // (slots, largest size of an FFN) gate, then activation(gate) * up
-    float *up;                // (slots, stride of gate)
     float *moe;               // (batch, stride of hidden) sum over experts
     float *shared_logits;     // (batch, 16)
     float *shared_weight;     // (batch)
@@ -52,8 +53,10 @@ struct clb_state {
     float **scratch;              // (threads) (batch, 64), and room for clb_cache_put
 };
 
-int clb_state_create(struct clb_state *s, const struct colibri_model *m, int batch, int threads,
-                     int n_positions, bool every_logit, colibri_kv kv, colibri_error *error);
+// `o` must outlive the state.
+int clb_state_create(struct clb_state *s, const struct colibri_model *m,
+                     const colibri_infer_options *o, int batch, int n_positions, colibri_kv kv,
+                     colibri_error *error);
 void clb_state_free(struct clb_state *s); // a zeroed one is fine
 
 #endif

@@ -41,15 +41,25 @@ static inline int clb_chunk_rows(int n, int chunk)
     return left < CLB_CHUNK_ROWS ? left : CLB_CHUNK_ROWS;
 }
 
+// Runs fn over n_items, which are of the operation; `st` is their context.
+void clb_step_run(struct clb_step *st, enum clb_operation operation, int n_items, clb_item_fn fn);
+
+// The same where one token's items are so small that other threads come too late.
+void clb_step_run_small(struct clb_step *st, enum clb_operation operation, int n_items,
+                        clb_item_fn fn);
+
+// The worker's clock; NULL: there is none.
+struct clb_clock *clb_step_clock(const struct clb_step *st, int worker);
+
 // Multiplies chunk `chunk` of an item with vectors first .. first + n, and adds the bias; y is
 // where its rows go, whole tiles of them.
-void clb_step_multiply(const struct clb_step *st, const struct clb_matrix *m, int layer, int expert,
-                       int chunk, const struct clb_acts *x, int first, int n, float *y,
+void clb_step_multiply(const struct clb_step *st, int worker, const struct clb_matrix *m, int layer,
+                       int expert, int chunk, const struct clb_acts *x, int first, int n, float *y,
                        size_t y_stride);
 
 // Quantises x[row][from .. from + n], if some matrix wants that.
-void clb_step_quantise(const struct clb_step *st, const struct clb_acts *x, size_t row, size_t from,
-                       size_t n);
+void clb_step_quantise(const struct clb_step *st, int worker, const struct clb_acts *x, size_t row,
+                       size_t from, size_t n);
 
 // Applies st->norm to all tokens: s->h.
 void clb_step_normalise(struct clb_step *st);

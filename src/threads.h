@@ -6,13 +6,21 @@
 #ifndef CLB_THREADS_H
 #define CLB_THREADS_H
 
-#include "base.h"
+#include "profile.h"
 
 struct clb_pool;
 
 // `n` threads, the caller among them.
 int clb_pool_create(struct clb_pool **pool, int n, colibri_error *error);
 void clb_pool_free(struct clb_pool *pool); // NULL is fine
+
+// Each thread, the caller's too, has a CPU of its own until the pool is freed, of those that the
+// caller may run on now; in turns, if there are more threads than these.
+void clb_pool_pin(struct clb_pool *pool);
+
+// From now on a thread's clock (of n) is in `operation` while it has items, and CLB_WAITING while
+// it has none. clocks NULL: none.
+void clb_pool_time(struct clb_pool *pool, struct clb_clock *clocks, enum clb_operation operation);
 
 // Calls fn(context, item, worker) for each item in [0, n_items), worker in [0, n), and returns
 // when all are done.

@@ -31,13 +31,12 @@ static void embed_item(void *context, int token, int worker)
 
 static void logits_item(void *context, int chunk, int worker)
 {
-    (void)worker;
     struct clb_step *st = context;
     struct clb_state *s = st->s;
     const struct clb_matrix *m = &s->model->lm_head;
     int n = st->n - st->logits_from;
     float *y = s->logits + chunk * CLB_CHUNK_ROWS;
-    clb_step_multiply(st, m, 0, 0, chunk, &s->h, st->logits_from, n, y, s->logits_stride);
+    clb_step_multiply(st, worker, m, 0, 0, chunk, &s->h, st->logits_from, n, y, s->logits_stride);
     for (int t = 0; t < n; t++, y += s->logits_stride)
         scale(y, clb_chunk_rows(m->rows, chunk), s->model->config.logit_scale);
 }
@@ -56,8 +55,9 @@ int clb_forward(struct clb_state *s, const int32_t *tokens, int n, int first_pos
         .tokens = tokens,
         .logits_from = n - n_logits,
     };
+    clb_cache_take(&s->cache, first_position + n - 1);
     clb_heads_plan(&st);
-    clb_pool_run(s->pool, n, embed_item, &st);
+    clb_step_run(&st, CLB_OTHER, n, embed_item);
     for (int t = 0; t < n && half; t++)
         clb_rope_angles(s->sines + (size_t)t * half, s->cosines + (size_t)t * half,
                         clb_vector_item(&m->rope, 0, 0), (int)half, first_position + t,
@@ -73,6 +73,6 @@ int clb_forward(struct clb_state *s, const int32_t *tokens, int n, int first_pos
     st.norm = &m->final_norm;
     st.norm_layer = 0;
     clb_step_normalise(&st);
-    clb_pool_run(s->pool, clb_chunks(&m->lm_head), logits_item, &st);
+    clb_step_run(&st, CLB_HEAD, clb_chunks(&m->lm_head), logits_item);
     return 0;
 }

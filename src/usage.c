@@ -29,6 +29,8 @@ struct clb_usage clb_usage_now(void)
     return (struct clb_usage){
         .peak_rss_bytes = (uint64_t)r.ru_maxrss * 1024,
         .page_faults = (uint64_t)r.ru_majflt,
+        .minor_faults = (uint64_t)r.ru_minflt,
+        .sleeps = (uint64_t)r.ru_nvcsw,
         .read_bytes = proc_number("/proc/self/io", "read_bytes:"),
     };
 }

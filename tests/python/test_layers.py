@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "guard",
         "switch",
         "usage",
+        "profile",
     ),
     ("config", "format"),
     ("kernels", "cpu"),
@@ -48,7 +49,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transformer",),
     ("infer",),
     ("colibri",),
-    ("main", "nll", "options", "selftest", "talk", "trial", "exact"),
+    (
+        "main",
+        "nll",
+        "options",
+        "selftest",
+        "talk",
+        "trial",
+        "exact",
+        "report",
+        "schedule",
+        "bench",
+    ),
 )
 
 # What rendered kernels may include in quotes: rendered headers, and the layouts of blocks.
