@@ -199,7 +199,7 @@ def machine() -> dict[str, Any]:
 
 
 class Results:
-    """The file of all times; written after every row."""
+    """The file of all times; written after every round."""
 
     def __init__(self, path: Path, builds: dict[str, Any]) -> None:
         self._path = path
@@ -226,31 +226,27 @@ class Results:
         part.replace(self._path)
 
 
-def compare(
-    engines: dict[str, Any], row: dict[str, Any], measure: str, rounds: int, vocab: int
-) -> None:
-    """Add `rounds` rounds of a measure to a row."""
-    threads = row["threads"]
+def one_round(engines: dict[str, Any], row: dict[str, Any], vocab: int) -> None:
+    """Add one round of a row's measure to it."""
+    threads, measure = row["threads"], row["measure"]
     if measure == "first":
         prompt = prompt_of(_BEFORE, vocab)
-        for _ in range(rounds):
-            for name, engine in engines.items():
-                seconds, peak = engine.first(prompt, threads)
-                row.setdefault("seconds", {}).setdefault(name, []).append(round(seconds, 6))
-                row.setdefault("peak_rss_bytes", {})[name] = peak
+        for name, engine in engines.items():
+            seconds, peak = engine.first(prompt, threads)
+            row.setdefault("seconds", {}).setdefault(name, []).append(round(seconds, 6))
+            row.setdefault("peak_rss_bytes", {})[name] = peak
         row["tokens"] = 1
         return
     n = _BEFORE if measure == "decode" else int(measure.removeprefix("prefill"))
     prompt = prompt_of(n, vocab)
-    decoded = []
-    if measure == "decode":
-        decoded = engines["colibri"].generate(prompt, _DECODED, threads)["ids"]
+    if measure == "decode" and "decoded" not in row:
+        row["decoded"] = engines["colibri"].generate(prompt, _DECODED, threads)["ids"]
+    decoded = row.get("decoded", [])
     task = Task(prompt, decoded, threads)
     row["tokens"] = len(decoded) or n
-    for _ in range(rounds):
-        for name, engine in engines.items():
-            seconds = engine.seconds(task)
-            row.setdefault("seconds", {}).setdefault(name, []).append(round(seconds, 6))
+    for name, engine in engines.items():
+        seconds = engine.seconds(task)
+        row.setdefault("seconds", {}).setdefault(name, []).append(round(seconds, 6))
 
 
 def parse() -> argparse.Namespace:
@@ -332,8 +328,9 @@ def measure_model(
                 roofs = row.setdefault("roofs", [])
                 if measure != "first":
                     roofs.append(measure_roof(args.build, args.level, threads, roof_size))
-                compare(engines, row, measure, args.rounds, shape.vocab)
-                results.write()
+                for _ in range(args.rounds):
+                    one_round(engines, row, shape.vocab)
+                    results.write()
 
 
 def digest(path: Path) -> str:
