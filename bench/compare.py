@@ -320,7 +320,7 @@ def measure_model(
                 row.update(
                     batch=args.batch,
                     bytes_per_token=n_bytes,
-                    macs_per_token=shape.macs_per_token,
+                    macs_per_token=shape.macs_per_token(head=measure == "decode"),
                     file_bytes=(model / "model.bin").stat().st_size,
                     cosine=round(cosine, 6),
                 )

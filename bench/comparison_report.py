@@ -191,7 +191,7 @@ def markdown(data: dict[str, Any]) -> str:
 
 # The plot: one panel for each type, both axes logarithmic.
 _WIDTH, _HEIGHT, _LEFT, _TOP = 420, 300, 60, 40
-_X, _Y = (1.0, 1024.0), (8.0, 1024.0)  # operations per byte, 1e9 operations per second
+_X, _Y = (1.0, 4096.0), (8.0, 1024.0)  # operations per byte, 1e9 operations per second
 _COLOURS = {"colibri": "#c2410c", "llama.cpp": "#1d4ed8"}
 
 
@@ -228,7 +228,7 @@ def _panel(rows: list[dict[str, Any]], kind: str, panel: int) -> Iterator[str]:
     yield f'<polyline points="{line}" class="roof"/>'
     title = f"{kind}, {rows[0]['threads']} threads: {bandwidth:.0f} GB/s, {peak:.0f} Gop/s"
     yield _text(left, top - 10, title)
-    for power in range(0, 11, 2):
+    for power in range(0, 13, 2):
         x = _x(2.0**power, panel)
         yield _text(x, top + _HEIGHT + 14, str(2**power), 'text-anchor="middle"')
     for power in range(3, 11):
@@ -254,6 +254,7 @@ def svg(data: dict[str, Any]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="11">',
+        '<rect width="100%" height="100%" fill="#fff"/>',
         "<style>.frame{fill:#fff;stroke:#999}.roof{fill:none;stroke:#333;stroke-width:2}</style>",
     ]
     for panel, kind in enumerate(kinds):

@@ -56,13 +56,13 @@ class Shape:
     vocab: int
     positions: int = 32768
 
-    @property
-    def macs_per_token(self) -> int:
-        """Multiplications and additions by weights for a token of a prompt: all but the head's."""
+    def macs_per_token(self, head: bool) -> int:
+        """Multiplications and additions by weights for a token; a prompt's have no head."""
         kv = self.hidden // self.heads * self.kv_heads
         attention = 2 * self.hidden * (self.hidden + kv)
         experts = self.top_k * 3 * self.hidden * self.ffn
-        return self.layers * (attention + experts + self.experts * self.hidden)
+        layer = attention + experts + self.experts * self.hidden
+        return self.layers * layer + head * self.vocab * self.hidden
 
 
 SHAPES = {

@@ -50,12 +50,13 @@ def test_weights_keep_the_size_of_activations(kind: Type, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", get_args(Type))
 def test_both_files_have_equal_bits(kind: Type, tmp_path: Path) -> None:
     gguf, model = tmp_path / "model.gguf", tmp_path / "model"
-    write_gguf(gguf, dataclasses.replace(SMALL, hidden=512, ffn=512), kind)
+    write_gguf(gguf, dataclasses.replace(SMALL, hidden=512, ffn=512, experts=16), kind)
     convert(gguf, model)
     theirs, ours = check_conversion(gguf, model)
     weights = 2 * (512 * 512 * 3 + 2 * 3 * 512 * 512) + 128 * 512
     bits = {"q8": 8.5, "q4": 4.5, "f16": 16}[kind]
-    assert theirs == pytest.approx(weights * bits / 8, rel=0.01)
+    router = 2 * 16 * 512 * 4
+    assert theirs == pytest.approx(weights * bits / 8 + router, rel=0.01)
     assert ours == pytest.approx(theirs, rel=0.01)
 
 
@@ -167,8 +168,8 @@ def test_the_plot_puts_points_where_they_belong() -> None:
     assert len(corners) == 3
     # 600e9 operations at 20 GB/s: the roof bends at 30 operations a byte, and stays level
     assert corners[1][1] == corners[2][1]
-    assert corners[1][0] == pytest.approx(60 + 420 * np.log(30) / np.log(1024), abs=0.1)
+    assert corners[1][0] == pytest.approx(60 + 420 * np.log(30) / np.log(4096), abs=0.1)
     # 80 % of the bandwidth in decode: below the roof at 3 operations a byte
     x, y = map(float, (points[0][0] or "", points[0][1] or ""))
-    assert x == pytest.approx(60 + 420 * np.log(3) / np.log(1024), abs=0.1)
+    assert x == pytest.approx(60 + 420 * np.log(3) / np.log(4096), abs=0.1)
     assert y == pytest.approx(340 - 300 * np.log(48 / 8) / np.log(128), abs=0.1)
