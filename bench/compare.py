@@ -37,7 +37,7 @@ _DECODED = 128  # tokens
 _BEFORE = 16  # tokens of the prompt before them, and before the first token
 _POSITIONS = 1024  # of the peer's cache
 _LEFT_OUT = {("M", "f16")}  # 7 GB in each of both files
-_AGREEMENT = {"f16": 0.999, "q8": 0.999, "q4": 0.99}  # least cosine of both engines' logits
+_AGREEMENT = {"f16": 0.999, "q8": 0.95, "q4": 0.95}  # least cosine of both engines' logits
 
 
 class Answering:
