@@ -57,7 +57,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: session MODEL [LEVEL]\n");
         return COLIBRI_ERROR_USAGE;
     }
-    colibri_load_options load = {.isa = argc > 2 ? argv[2] : NULL};
+    // All checksums first: no thread shall read the file in the background while others are timed.
+    colibri_load_options load = {.isa = argc > 2 ? argv[2] : NULL, .verify = true};
     if (colibri_load_model(&model, argv[1], NULL, &load, &error))
         return fail(&error);
     colibri_info info;
