@@ -321,6 +321,13 @@ def many_sections(file: File) -> None:
     file.put("crcs_offset", 128 + 128 * 257)
 
 
+def many_items(file: File) -> None:
+    """One item more than there may be, and room for its checksum."""
+    file.put("n_items", (1 << 22) + 1)
+    file.data += bytes(17 << 20)
+    file.put("file_size", len(file.data))
+
+
 def into_the_tables(file: File) -> None:
     """An item starts in the last 64 bytes of the tables."""
     end = file.get("crcs_offset") + 4 * file.get("n_items")
@@ -431,6 +438,7 @@ TABLE: dict[str, list[Bad]] = {
         Bad("an offset of the section table", header("sections_offset", 256), 5, 'MODEL/model.bin: the tables do not fit into the file; convert the model again'),
         Bad("an offset of the CRC table", header("crcs_offset", 128), 5, 'MODEL/model.bin: the tables do not fit into the file; convert the model again'),
         Bad("more items than the file has bytes", header("n_items", 0xFFFFFFFF), 5, 'MODEL/model.bin: the tables do not fit into the file; convert the model again'),
+        Bad("more items than there may be", file(many_items), 5, "MODEL/model.bin: the tables do not fit into the file; convert the model again"),
         Bad("a larger file size", header("file_size", 1 << 40), 6, 'MODEL/model.bin has 1181140 bytes, its header says 1099511627776: copy it again'),
         Bad("a flipped bit in the header", bits(40), 7, 'MODEL/model.bin: the header does not match its checksum: the file is damaged, copy or convert it again'),
         Bad("a flipped bit in the section table", bits(130), 7, 'MODEL/model.bin: the section table does not match its checksum: the file is damaged, copy or convert it again'),
