@@ -211,8 +211,9 @@ static int normalize_said(struct encoder *e, const uint8_t *p, size_t n, size_t 
     int rc = COLIBRI_OK;
     for (int k = 0; k < 4 && rc == COLIBRI_OK; k++) {
         const uint8_t *unused;
-        to[k] = said[k] < start ? 0 : said[k] - start < n ? said[k] - start : n;
-        rc = normalize(e, p, &to[k], &unused);
+        to[k] = said[k] <= start ? 0 : said[k] - start < n ? said[k] - start : n;
+        if (to[k]) // what is put before p is part of what p begins with
+            rc = normalize(e, p, &to[k], &unused);
     }
     return rc;
 }

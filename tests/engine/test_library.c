@@ -140,9 +140,15 @@ struct call {
     size_t n_prompt;
     int stop_at; // the row after which the callback asks to stop; -1: none
     int stop_at_route;
+    int turns; // that follow the first, each of the tokens `more`; -1: stop there
+    size_t n_more;
+    int32_t more[40];
     // what came of it
     int rc, n_rows, n_routes;
-    int32_t tokens[MAX_ROWS];
+    int32_t tokens[MAX_ROWS], positions[MAX_ROWS];
+    size_t n_fed; // behind the prompt: tokens generated, and those of later turns
+    int32_t fed[MAX_ROWS];
+    colibri_stats stats;
     float logits[MAX_ROWS][MAX_VOCAB];
     colibri_error error;
 };
@@ -154,6 +160,9 @@ static int on_step(void *user, const colibri_step *step)
         abort();
     memcpy(c->logits[c->n_rows], step->logits, (size_t)step->vocab_size * sizeof(float));
     c->tokens[c->n_rows] = step->token;
+    c->positions[c->n_rows] = step->position;
+    if (step->token >= 0 && !step->eos)
+        c->fed[c->n_fed++] = step->token;
     return c->n_rows++ == c->stop_at ? -7 : 0;
 }
 
@@ -162,6 +171,20 @@ static int on_route(void *user, const colibri_route *route)
     struct call *c = user;
     (void)route;
     return c->n_routes++ == c->stop_at_route;
+}
+
+static int on_turn(void *user, const int32_t **tokens, size_t *n_tokens)
+{
+    struct call *c = user;
+    CHECK(!*n_tokens);
+    if (c->turns <= 0)
+        return c->turns;
+    c->turns--;
+    *tokens = c->more;
+    *n_tokens = c->n_more;
+    memcpy(c->fed + c->n_fed, c->more, c->n_more * sizeof *c->more);
+    c->n_fed += c->n_more;
+    return 0;
 }
 
 static void prepare(struct call *c, const colibri_model *model, size_t n_prompt, int seed)
@@ -180,9 +203,10 @@ static void *run(void *user)
 {
     struct call *c = user;
     c->n_rows = c->n_routes = 0;
+    c->n_fed = 0;
     memset(c->logits, 0, sizeof c->logits);
-    c->rc =
-        colibri_infer(c->model, &c->options, c->prompt, c->n_prompt, on_step, c, NULL, &c->error);
+    c->rc = colibri_infer(c->model, &c->options, c->prompt, c->n_prompt, on_step, c, &c->stats,
+                          &c->error);
     return NULL;
 }
 
@@ -256,6 +280,60 @@ static void check_modes(const colibri_model *model)
             fesetround(FE_TONEAREST);
         }
     }
+}
+
+// A conversation of three turns, and its tokens as one prompt: all logits are the same.
+static void compare_turns(const colibri_model *model, bool feed_last, int32_t stop_id)
+{
+    struct call *talk = &calls[0], *whole = &calls[1];
+    prepare(talk, model, 40, 5);
+    talk->options.feed_last = feed_last;
+    talk->options.ignore_eos = stop_id < 0;
+    talk->options.stop_ids = &stop_id;
+    talk->options.n_stop_ids = 1;
+    talk->options.on_turn = on_turn;
+    talk->turns = 2;
+    talk->n_more = 37; // more than a batch
+    for (size_t i = 0; i < talk->n_more; i++)
+        talk->more[i] = (int32_t)(i * 11 + 3) % 50;
+    run(talk);
+    CHECK(!talk->rc && !talk->turns);
+    CHECK(talk->stats.prompt_tokens == 40 + 2 * 37);
+    CHECK(talk->stats.generated_tokens == (int32_t)talk->n_fed - 2 * 37);
+    CHECK(stop_id < 0 ? talk->n_fed == 3 * 4 + 2 * 37 : talk->n_fed < 3 * 4 + 2 * 37);
+
+    prepare(whole, model, 40, 5);
+    memcpy(whole->prompt + 40, talk->fed, talk->n_fed * sizeof *talk->fed);
+    whole->n_prompt += talk->n_fed;
+    run(whole);
+    CHECK(!whole->rc);
+    int n = talk->n_rows, last = -1;
+    for (int i = 0; i < n; i++) {
+        int position = talk->positions[i];
+        CHECK(position > last && position < whole->n_rows);
+        CHECK(!memcmp(talk->logits[i], whole->logits[position], sizeof *talk->logits));
+        last = position;
+    }
+    CHECK(n >= 40 + 2 * 37);
+}
+
+static void check_turns(const colibri_model *model)
+{
+    struct holdings before = holdings();
+    compare_turns(model, true, -1);
+    compare_turns(model, false, -1);
+    compare_turns(model, true, calls[0].fed[1]); // ends a turn that would have been longer
+    for (int i = 0; i < 2; i++) {
+        prepare(&calls[0], model, 5, 5);
+        calls[0].options.on_turn = on_turn;
+        calls[0].turns = i ? 1 : -1;
+        calls[0].more[0] = 50;
+        calls[0].n_more = 1;
+        run(&calls[0]);
+        CHECK(calls[0].rc == (i ? COLIBRI_ERROR_INPUT : COLIBRI_ERROR_STOPPED));
+        CHECK(is_line(&calls[0].error) && calls[0].n_rows == 5 + 4);
+    }
+    CHECK(as_before(before));
 }
 
 static void check_stop(const colibri_model *model)
@@ -527,6 +605,7 @@ int main(int argc, char **argv)
         {"threads", check_threads},
         {"modes", check_modes},
         {"stop", check_stop},
+        {"turns", check_turns},
         {"infer_errors", check_infer_errors},
     };
     if (argc != 3)

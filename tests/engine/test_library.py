@@ -71,6 +71,8 @@ def library_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("modes", "q8"),
         ("modes", "subnormal"),
         ("stop", "q8"),
+        ("turns", "f32"),
+        ("turns", "q8"),
         ("load_errors", "f32"),
         ("infer_errors", "f32"),
         ("infer_errors", "q8"),

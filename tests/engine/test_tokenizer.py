@@ -44,7 +44,8 @@ BYTE_LEVEL_KINDS = (
 KINDS = ("mixtral", *BYTE_LEVEL_KINDS)  # one fixture of each kind of tokenizer
 FIRST_KINDS = ("mixtral", "starcoder_moe", "llama")
 SOURCES = (
-    "bpe", "decoder", "encoder", "error", "normalizer", "pretokenizer", "tokenizer", "unicode",
+    "bpe", "chat", "decoder", "encoder", "error", "normalizer", "pretokenizer", "tokenizer",
+    "unicode",
 )  # fmt: skip
 OK, ERROR_FORMAT, ERROR_INPUT = 0, 5, 11
 MARKER = "\u2581"

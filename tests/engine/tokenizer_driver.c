@@ -8,8 +8,10 @@
 //   e  text                                ids
 //   d  ids                                 text
 //   s  ids                                 text, put together from a stream's parts
+//   c  later, has system (one byte each), system, text (each ended by a 0)   ids of a turn
 //   w  text                                where its words end (uint32 each), without added tokens
 //   m  n, stride (uint32 each), text (n bytes), section   hostile: see mutate()
+#include "../../src/chat.h"
 #include "../../src/tokenizer.h"
 #include "../../src/unicode.h"
 
@@ -83,7 +85,10 @@ static int use(const uint8_t *section, size_t n, const char *text, size_t n_text
         memcpy(copy, section, n);
     struct clb_tokenizer t;
     colibri_error error = {0};
+    struct clb_chat chat;
     int rc = clb_tokenizer_open(&t, copy, n, 1000, &error);
+    if (rc == COLIBRI_OK)
+        rc = clb_chat_open(&chat, &t, &error);
     if (rc == COLIBRI_OK) {
         int32_t *ids;
         size_t n_ids, n_out;
@@ -98,6 +103,12 @@ static int use(const uint8_t *section, size_t n, const char *text, size_t n_text
         }
         if (clb_tokenizer_decode(&t, every, 40, &out, &n_out, &error) == COLIBRI_OK)
             free(out);
+        char said[200];
+        snprintf(said, sizeof said, "%.*s", (int)n_text, text);
+        for (int i = 0; t.chat && i < 3; i++)
+            if (clb_chat_encode(&chat, &t, i < 2, i ? NULL : " told", said, &ids, &n_ids, &error) ==
+                COLIBRI_OK)
+                free(ids);
     } else if (rc != COLIBRI_ERROR_FORMAT || !error.message[0]) {
         exit(3);
     }
@@ -126,6 +137,7 @@ static void mutate(uint8_t *section, size_t n, size_t stride, const char *text, 
 int main(void)
 {
     struct clb_tokenizer t;
+    struct clb_chat chat;
     memset(&t, 0, sizeof t);
     uint8_t *section = NULL;
     for (int op; (op = getchar()) != EOF;) {
@@ -143,6 +155,13 @@ int main(void)
             section = malloc(n - 4);
             memcpy(section, data + 4, n - 4);
             rc = clb_tokenizer_open(&t, section, n - 4, clb_u32(data), &error);
+            if (rc == COLIBRI_OK)
+                rc = clb_chat_open(&chat, &t, &error);
+        } else if (op == 'c') {
+            const char *system = (char *)data + 2, *said = system + strlen(system) + 1;
+            rc = clb_chat_encode(&chat, &t, !data[0], data[1] ? system : NULL, said, &ids, &count,
+                                 &error);
+            count *= 4;
         } else if (op == 'e') {
             rc = clb_tokenizer_encode(&t, (char *)data, n, &ids, &count, &error);
             count *= 4;
