@@ -8,7 +8,14 @@ from colibri_deploy.release import signature
 from colibri_deploy.release.pipeline import Outcome, Release, Tell
 from colibri_deploy.release.provenance import write_provenance
 from colibri_deploy.release.sbom import write_sbom
-from colibri_deploy.release.sums import SUMS_NAME, provenance_name, write_engines, write_sums
+from colibri_deploy.release.sums import (
+    MINISIGN_SUFFIX,
+    SSH_SUFFIX,
+    SUMS_NAME,
+    provenance_name,
+    write_engines,
+    write_sums,
+)
 
 
 def sbom(release: Release, tell: Tell) -> Outcome:
@@ -26,7 +33,10 @@ def sbom(release: Release, tell: Tell) -> Outcome:
 
 
 def sums(release: Release, tell: Tell) -> Outcome:
-    """SHA256SUMS."""
+    """SHA256SUMS; signatures of an earlier one are removed."""
+    for suffix in (SSH_SUFFIX, MINISIGN_SUFFIX):
+        for path in release.dist_dir.glob(f"*{suffix}"):
+            path.unlink()
     return Outcome({}, [write_sums(release.dist_dir)])
 
 
