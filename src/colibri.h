@@ -41,9 +41,9 @@ typedef struct colibri_error {
 typedef struct colibri_model colibri_model;
 
 typedef struct colibri_load_options {
-    const char *isa;      // kernels to use, by name; NULL: the best that this CPU can run
-    bool verify;          // check the CRC of every item before returning, not only of small ones
-    bool lock;            // mlock the file: it stays in memory, or loading fails
+    const char *isa; // kernels to use, by name; NULL: the best that this CPU can run
+    bool verify; // check all items at load, not only small ones: CRCs, and that values are finite
+    bool lock;   // mlock the file: it stays in memory, or loading fails
     const char *quantize; // "up:int8,down:int8": sections of floats to round to int8, in memory of
                           // their own; NULL: none
 } colibri_load_options;
