@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +15,13 @@ import click
 from rich import box
 from rich.table import Table
 
-from colibri_deploy.cli.console import print_json, stdout_console
+from colibri_deploy.cli.console import print_json, stderr_console, stdout_console
 from colibri_deploy.errors import ColibriDeployError
+from colibri_deploy.release import rebuild as library
 from colibri_deploy.release.signature import TrustedKey, read_keys
+from colibri_deploy.release.sums import RECORD_NAME
 from colibri_deploy.release.verify import Check, verify_release
+from colibri_deploy.resources import engine_root
 
 Decorated = TypeVar("Decorated", bound=Callable[..., None])
 
@@ -42,20 +47,40 @@ def key_option(name: str) -> Callable[[Decorated], Decorated]:
 @click.argument("place", type=click.Path(path_type=Path), metavar="DIR|FILE")
 @key_option("--key")
 @click.option("--allow-unsigned", is_flag=True, help="Check the files where no key is given.")
+@click.option("--rebuild", is_flag=True, help="Build the commit again here and compare the bytes.")
+@click.option(
+    "--not-before", metavar="VERSION", help="Refuse a release that is older than this version."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def verify(place: Path, key: Path | None, allow_unsigned: bool, as_json: bool) -> None:
+def verify(
+    place: Path,
+    key: Path | None,
+    allow_unsigned: bool,
+    rebuild: bool,
+    not_before: str | None,
+    as_json: bool,
+) -> None:
     """Check a release: DIR that holds all of it, or one FILE beside its SHA256SUMS.
 
     Signature, checksums, members of archives, and whether all files agree with each other. Nothing
-    is fetched.
+    is fetched. With --rebuild also whether the commit, from the checkout that colibri-deploy runs
+    from, gives the same bytes in another directory, with another umask, locale, time zone and home.
     """
+    if rebuild and not place.is_dir():
+        raise click.UsageError("--rebuild compares a whole release: give its directory")
     checks: list[Check] = []
     failure: ColibriDeployError | None = None
     signed_by: TrustedKey | None = None
     try:
         signed_by = verify_release(
-            place, trusted_keys(key), checks.append, allow_unsigned=allow_unsigned
+            place,
+            trusted_keys(key),
+            checks.append,
+            allow_unsigned=allow_unsigned,
+            not_before=not_before,
         )
+        if rebuild:
+            checks.append(_rebuild(place))
     except ColibriDeployError as error:
         failure = error
     if as_json:
@@ -72,6 +97,20 @@ def verify(place: Path, key: Path | None, allow_unsigned: bool, as_json: bool) -
         _print(checks)
     if failure is not None:
         raise failure
+
+
+def _rebuild(directory: Path) -> Check:
+    record = json.loads((directory / RECORD_NAME).read_bytes())  # it was verified
+    console = stderr_console()
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True)
+
+    started = time.monotonic()
+    version, commit = record["version"], record["commit"]
+    n_files = library.rebuild(directory, version, commit, engine_root(), say)
+    seconds = time.monotonic() - started
+    return Check("rebuild", f"{n_files} files are the same, built again in {seconds:.0f} s")
 
 
 def _print(checks: list[Check]) -> None:

@@ -17,9 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from colibri_deploy.errors import ArchiveError, FileMissingError, ReleaseFilesError, SignatureError
+from colibri_deploy.errors import (
+    ArchiveError,
+    DowngradeError,
+    FileMissingError,
+    ReleaseFilesError,
+    SignatureError,
+)
 from colibri_deploy.release.archive import check_member, decompress, parse_tar
 from colibri_deploy.release.provenance import PREDICATE_TYPE, STATEMENT_TYPE
+from colibri_deploy.release.semver import is_older, is_version
 from colibri_deploy.release.signature import TrustedKey
 from colibri_deploy.release.signature import verify as verify_signature
 from colibri_deploy.release.sums import (
@@ -55,13 +62,19 @@ OnCheck = Callable[[Check], None]
 
 
 def verify_release(
-    place: Path, keys: Sequence[TrustedKey], on_check: OnCheck, *, allow_unsigned: bool = False
+    place: Path,
+    keys: Sequence[TrustedKey],
+    on_check: OnCheck,
+    *,
+    allow_unsigned: bool = False,
+    not_before: str | None = None,
 ) -> TrustedKey | None:
     """Checks a release's directory, or one file in it; the key that signed it.
 
     `on_check` is told of each check that was passed. Without keys nothing is known of who made the
-    release: that is refused, unless `allow_unsigned`. Raises SignatureError, ReleaseFilesError,
-    ArchiveError and FileMissingError.
+    release: that is refused, unless `allow_unsigned`. `not_before` is the oldest version that
+    will do. Raises SignatureError, DowngradeError, ReleaseFilesError, ArchiveError and
+    FileMissingError.
     """
     directory = place if place.is_dir() else place.parent
     if not place.exists():
@@ -73,6 +86,8 @@ def verify_release(
         )
     key = _check_signature(directory, keys, on_check, allow_unsigned)
     sums = read_sums(directory / SUMS_NAME)
+    if not_before is not None:
+        _check_age(_version_in(sums), not_before)
     if place.is_dir():
         _check_directory(directory, sums, keys, on_check)
     else:
@@ -94,6 +109,14 @@ def _check_signature(
         )
     on_check(Check("signature", "not checked: nobody knows who made these files"))
     return None
+
+
+def _check_age(version: str, not_before: str) -> None:
+    for text in (version, not_before):
+        if not is_version(text):
+            raise ReleaseFilesError(f"{text!r} is no version such as 1.2.3")
+    if is_older(version, not_before):
+        raise DowngradeError(f"the release has version {version}, older than {not_before}")
 
 
 def _check_file(path: Path, sums: dict[str, str], on_check: OnCheck) -> None:
@@ -165,7 +188,7 @@ def _check_archive(path: Path) -> int:
         if path.suffix == ".whl":
             return _check_zip(path)
         if path.suffix == ".deb":
-            inner = [content for name, content in _ar_members(path.read_bytes()) if ".tar" in name]
+            inner = [content for name, content in ar_members(path.read_bytes()) if ".tar" in name]
             return sum(len(parse_tar(decompress(content))) for content in inner)
         if ".tar" not in path.suffixes:
             return 0
@@ -191,8 +214,11 @@ def _check_zip(path: Path) -> int:
     return len(names)
 
 
-def _ar_members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The members of an ar archive: https://manpages.debian.org/deb.5"""
+def ar_members(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Name and content of what is in a Debian package: https://manpages.debian.org/deb.5
+
+    Raises ArchiveError.
+    """
     if not data.startswith(_AR_MAGIC):
         raise ArchiveError("it is no Debian package")
     at = len(_AR_MAGIC)

@@ -12,11 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from release_fixtures import COMMIT, DAMAGES, TARBALL, NewSigner, Signer, seal_release
+from release_fixtures import (
+    COMMIT,
+    DAMAGES,
+    EPOCH,
+    TARBALL,
+    VERSION,
+    NewSigner,
+    Signer,
+    seal_release,
+)
 
-from colibri_deploy.errors import ArchiveError, ReleaseFilesError
+from colibri_deploy.errors import ArchiveError, RebuildError, ReleaseFilesError
 from colibri_deploy.process import Completed, run
-from colibri_deploy.release.archive import tar_bytes
+from colibri_deploy.release.archive import tar_bytes, write_tar
+from colibri_deploy.release.rebuild import first_difference, rebuild
 from colibri_deploy.release.signature import read_keys
 from colibri_deploy.release.sums import write_sums
 from colibri_deploy.release.verify import Check, verify_release
@@ -209,3 +219,46 @@ def test_debian_packages_and_wheels_are_read(
     checks: list[Check] = []
     verify_release(release_copy, read_keys(signer.public), checks.append)
     assert checks[2].detail == "4 with 6 members, all of kinds that may be"
+
+
+def test_an_older_version_is_refused_where_that_is_asked(
+    verify: Verify, signed_release: Path, signer: Signer
+) -> None:
+    for place in (signed_release, signed_release / TARBALL):
+        done = verify(place, "--key", signer.public, "--not-before", "0.2.0")
+        assert done.status == 52
+        assert done.stderr == "error: the release has version 0.1.0, older than 0.2.0\n"
+    assert verify(signed_release, "--key", signer.public, "--not-before", "0.1.0").status == 0
+
+
+def test_the_first_difference_is_named_by_file_and_member(
+    signed_release: Path, release_copy: Path, root: Path, engine: Callable[[str], Path]
+) -> None:
+    def difference() -> str | None:
+        seal_release(release_copy, root)
+        return first_difference(signed_release, release_copy, VERSION)
+
+    assert difference() is None
+    top = TARBALL.removesuffix(".tar.gz")
+    members: list[tuple[str, int, bytes | Path]] = [
+        (f"{top}/bin/colibri", 0o755, engine("x86_64").read_bytes() + b"\0"),
+        (f"{top}/LICENSE", 0o644, root / "LICENSE"),
+    ]
+    write_tar(release_copy / TARBALL, members, EPOCH)
+    assert difference() == f"{TARBALL}, {top}/bin/colibri"
+    members[0] = (f"{top}/bin/colibri", 0o755, engine("x86_64"))
+    write_tar(release_copy / TARBALL, members, EPOCH + 1)
+    assert difference() == f"{TARBALL}, packed in another way"
+    write_tar(release_copy / TARBALL, members, EPOCH)
+    (release_copy / "more.txt").write_text("more\n")
+    assert difference() == "more.txt is made besides"
+
+
+def test_a_commit_that_is_not_there_cannot_be_built_again(
+    signed_release: Path, root: Path, tmp_path: Path
+) -> None:
+    run(["git", "init", "--quiet", tmp_path])
+    with pytest.raises(RebuildError, match=f"has no commit {COMMIT}: git fetch"):
+        rebuild(signed_release, VERSION, COMMIT, tmp_path, lambda line: None)
+    with pytest.raises(RebuildError, match="is no git checkout"):
+        rebuild(signed_release, VERSION, COMMIT, tmp_path / "none", lambda line: None)
