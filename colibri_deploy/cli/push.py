@@ -106,6 +106,8 @@ def deliver(
             step.detail = f"dry run: {plan.to_send:,} bytes would be sent, release {plan.release}"
         else:
             step.detail = f"sent {pushed.bytes_sent:,} bytes, release {pushed.release}"
+        if plan.origin is not None:
+            step.detail += f"; {_origin_line(plan.origin, pushed)}"
     run.summary = step.detail
     run.reports["push"] = push_record(choice, connection, plan, pushed)
     shows.append(functools.partial(print_push, connection, plan, pushed))
@@ -198,7 +200,7 @@ def print_push(
             table.add_row(done.name, size, done.sha256[:12], _sent(done))
     console.print(table)
     if plan.origin is not None:
-        _print_origin(plan.origin, pushed)
+        console.print(_origin_line(plan.origin, pushed), soft_wrap=True)
     before = plan.state.current or "none"
     if pushed is None:
         console.print(
@@ -224,17 +226,14 @@ def print_push(
         )
 
 
-def _print_origin(origin: library.Origin, pushed: library.Pushed | None) -> None:
+def _origin_line(origin: library.Origin, pushed: library.Pushed | None) -> str:
     """Which release it is, and who says so."""
     replaced = f", in place of {origin.replaces}" if origin.replaces else ""
     key = _signer(origin)
     signed = f"signed by {key}" if key else "not signed"
     said = pushed.signature if pushed else _origin_record(origin)["signature"]
     first = "; the board trusts this key from now on" if pushed and origin.is_first_key else ""
-    stdout_console().print(
-        f"version {origin.engine.version}{replaced}, {signed}; signature: {said}{first}",
-        soft_wrap=True,
-    )
+    return f"version {origin.engine.version}{replaced}, {signed}; signature: {said}{first}"
 
 
 def _how(pushed: library.Pushed) -> str:
