@@ -124,8 +124,12 @@ def verify(path: Path, keys: Sequence[TrustedKey]) -> TrustedKey:
         raise SignatureError(f"{path.name} is not signed: there is no {wanted}")
     content = _read(path)
     for key in signed:
-        if _is_by(key, content, _read(_signature(path, key))):
-            return key
+        signature = _signature(path, key)
+        try:
+            if _is_by(key, content, _read(signature)):
+                return key
+        except (IndexError, KeyError, ValueError, paramiko.SSHException) as error:
+            raise SignatureError(f"the signature {signature.name} is damaged: {error}") from error
     raise SignatureError(
         f"{path.name} is not signed by {' or '.join(key.fingerprint for key in signed)}: "
         "it was changed, or another key signed it"
@@ -133,13 +137,10 @@ def verify(path: Path, keys: Sequence[TrustedKey]) -> TrustedKey:
 
 
 def _is_by(key: TrustedKey, content: bytes, signature: bytes) -> bool:
-    """Whether a key made a signature. Raises SignatureError if it is of no known form."""
-    try:
-        if key.kind == "ssh":
-            return _is_by_ssh(key, content, signature)
-        return _is_by_minisign(key, content, signature)
-    except (IndexError, KeyError, ValueError, paramiko.SSHException) as error:
-        raise SignatureError(f"the signature is damaged: {error}") from error
+    """Whether a key made a signature. What is of no known form is some error of Python's."""
+    if key.kind == "ssh":
+        return _is_by_ssh(key, content, signature)
+    return _is_by_minisign(key, content, signature)
 
 
 def _is_by_ssh(key: TrustedKey, content: bytes, armored: bytes) -> bool:

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 import tarfile
 import zipfile
@@ -21,14 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from release_fixtures import Signer
 
-from colibri_deploy.errors import PackagingError
+from colibri_deploy.errors import PackagingError, ReleaseFilesError, SignatureError
 from colibri_deploy.golden_model import load_goldens
 from colibri_deploy.process import Completed, run
 from colibri_deploy.release import gates
 from colibri_deploy.release.completions import engine_options
 from colibri_deploy.release.pipeline import Release
+from colibri_deploy.release.signature import read_keys
 from colibri_deploy.release.tree import read_tree
+from colibri_deploy.release.verify import Check, verify_release
 from colibri_deploy.targets import machine_arch
 from colibri_deploy.toolchain import find_toolchain
 
@@ -312,3 +316,22 @@ def test_a_section_that_has_grown_much_since_the_last_release_stops(
         PackagingError, match=r"\.text of aarch64 has grown from .* since release 0"
     ):
         gates.size(release, lambda what: None)
+
+
+def test_a_signed_release_is_verified_and_one_flipped_byte_in_any_file_is_refused(
+    made: Path, signer: Signer, tmp_path: Path
+) -> None:
+    directory = Path(shutil.copytree(made, tmp_path / "release"))
+    signer.sign(directory)
+    keys = read_keys(signer.public)
+    passed: list[Check] = []
+    verify_release(directory, keys, passed.append)
+    assert [check.name for check in passed][-2:] == ["SBOM", "provenance"]
+    for path in sorted(directory.iterdir()):
+        good = path.read_bytes()
+        at = len(good) // 2
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        with pytest.raises((ReleaseFilesError, SignatureError), match=path.stem):
+            verify_release(directory, keys, lambda check: None)
+        path.write_bytes(good)
+    verify_release(directory, keys, lambda check: None)
