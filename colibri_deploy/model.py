@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from colibri_deploy.chat_form import ChatForm, get_form
 from colibri_deploy.errors import ConfigError, FileMissingError, ModelFormatError
 from colibri_deploy.families.family import Kind
 from colibri_deploy.model_config import ModelConfig
@@ -44,6 +45,13 @@ class Model:
         file = ModelFile.open(directory / MODEL_NAME)
         _check(file, config)
         return cls(directory, config, file)
+
+    @property
+    def chat_form(self) -> ChatForm | None:
+        """How its chat is written, if it has a form. Raises ModelFormatError."""
+        if not self.file.has_section(TOKENIZER):
+            return None
+        return get_form(self.file.item(TOKENIZER).tobytes())
 
 
 def _check(file: ModelFile, config: ModelConfig) -> None:

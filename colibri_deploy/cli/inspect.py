@@ -11,8 +11,10 @@ from pathlib import Path
 
 import click
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
+from colibri_deploy.chat_form import ChatForm
 from colibri_deploy.cli.console import print_json, stdout_console
 from colibri_deploy.model import Model
 from colibri_deploy.model_config import ModelConfig
@@ -30,8 +32,8 @@ from colibri_deploy.sections import Section
 def inspect(directory: Path, routers: bool, as_json: bool) -> None:
     """Show what the model in DIR consists of, after checking its structure.
 
-    Only header, tables and config.json are read, with --routers also routers, norms and embeddings;
-    `verify` checks the values.
+    Only header, tables, config.json and the chat form are read, with --routers also routers, norms
+    and embeddings; `verify` checks the values.
     """
     model = Model.open(directory)
     health = router_health(model) if routers else None
@@ -53,6 +55,11 @@ def inspect(directory: Path, routers: bool, as_json: bool) -> None:
     for name, value in json.loads(model.config.to_json()).items():
         config.add_row(name, json.dumps(value))
     console.print(config)
+    if model.chat_form is not None:
+        chat = Table("chat", "", box=box.SIMPLE, pad_edge=False)
+        for name, value in _chat_record(model.chat_form).items():
+            chat.add_row(name, escape(json.dumps(value, ensure_ascii=False)))
+        console.print(chat)
 
 
 def model_line(config: ModelConfig) -> str:
@@ -73,6 +80,12 @@ def section_record(section: Section) -> dict[str, object]:
         "layout": section.layout.name,
         "size": section.size,
     }
+
+
+def _chat_record(form: ChatForm) -> dict[str, object]:
+    """A chat form for JSON: its strings, trims and tokens."""
+    record = dataclasses.asdict(form)
+    return {**record.pop("strings"), **record}
 
 
 def health_record(health: RouterHealth | None) -> dict[str, object] | None:
@@ -124,6 +137,7 @@ def _record(model: Model) -> dict[str, object]:
         "sections": [section_record(section) for section in model.file.sections],
         "bytes_by_dtype": _totals(model),
         "config": json.loads(model.config.to_json()),
+        "chat": None if model.chat_form is None else _chat_record(model.chat_form),
     }
 
 

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tokenizers import Tokenizer
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.golden_model import CHECKPOINT
+from colibri_deploy.process import run
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}] {{ m.content }}<|endoftext|>{% endfor %}"
@@ -41,11 +44,11 @@ def colibri(engine: Callable[[str], Path], chat_model: Path) -> Run:
     """`colibri(*words, stdin=b"")` runs the program with the model."""
     program = engine("host")
 
-    def run(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def run_it(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         command: list[str | Path] = [program, "--model", chat_model, *words]
         return subprocess.run(command, input=stdin, capture_output=True, check=False)
 
-    return run
+    return run_it
 
 
 def test_a_chat_of_lines(colibri: Run) -> None:
@@ -100,6 +103,14 @@ def test_the_program_gives_every_text_back(colibri: Run, tmp_path: Path) -> None
         assert colibri("--detokenize", "--tokens", ids.decode()).stdout == back.stdout
 
     gives_back()
+
+
+def test_inspect_shows_the_form(chat_model: Path) -> None:
+    command: list[str | Path] = [sys.executable, "-m", "colibri_deploy", "inspect", chat_model]
+    record = json.loads(run([*command, "--json"]).stdout)["chat"]
+    assert (record["plain"], record["end"]) == ("[user] ", "<|endoftext|>")
+    assert (record["takes_system"], record["stops"], record["marks"]) == (True, [0], [])
+    assert ' user_end       "<|endoftext|>"' in run(command).stdout
 
 
 def test_ids_that_are_none_are_refused(colibri: Run) -> None:

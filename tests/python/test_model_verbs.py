@@ -97,6 +97,7 @@ def test_inspect_shows_sections_totals_and_config(checkpoint: Path, tmp_path: Pa
         section["size"] for section in record["sections"] if section["dtype"] == "q8"
     )
     assert record["config"]["eos_ids"] == []
+    assert record["chat"] is None
 
 
 def test_q4_is_shown_and_verified(checkpoint: Path, tmp_path: Path) -> None:
