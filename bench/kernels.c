@@ -5,7 +5,10 @@
 // against the read bandwidth, matrix times 32 vectors and attention of 32 tokens against the
 // multiply-add peak. Roof and kernel alternate; medians are printed.
 //
-//     kernels [--json] [--threads N] [--isa LEVEL] [--mb SIZE]
+// With --sweep instead: matrices times 1 to 32 vectors, with weights from memory and from the
+// second cache. So one sees what a vector costs where the weights are read for a few of them.
+//
+//     kernels [--sweep] [--json] [--threads N] [--isa LEVEL] [--mb SIZE]
 #include "attention.h"
 #include "cpu.h"
 #include "layout.h"
@@ -62,6 +65,10 @@ struct job {
     const struct clb_cache *cache;
     double times[ROUNDS], roof_times[ROUNDS];
 };
+
+static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4", "mxfp4"};
+static const size_t pair_bytes[] = {
+    4096, 2048, 2048, CLB_Q8_PAIR_BYTES, CLB_Q4_PAIR_BYTES, CLB_MXFP4_PAIR_BYTES};
 
 static float *x, *y;
 static struct clb_q8 vectors;
@@ -158,6 +165,63 @@ static void measure(struct job *j, struct job *r, bool json, bool first)
     fflush(stdout);
 }
 
+// The products of one type and place with 1 to 32 vectors, one after the other in each round, in
+// Gop/s; each round reads another part of the weights that come from memory.
+static void sweep(const char *name, struct job *j, size_t bytes, size_t part, bool json)
+{
+    static const int counts[] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
+    enum { COUNTS = sizeof counts / sizeof *counts, SWEEP_ROUNDS = 5 };
+    static double times[COUNTS][SWEEP_ROUNDS];
+    const uint8_t *w = j->w;
+    const size_t item_bytes = (size_t)j->n_tiles * j->tile_bytes;
+    j->n_items = (int)(part / item_bytes);
+    size_t step = (size_t)j->n_items * item_bytes, at = 0;
+    for (int round = -1; round < SWEEP_ROUNDS; round++)
+        for (int c = 0; c < COUNTS; c++, at += step) {
+            if (at + step > bytes)
+                at = 0;
+            j->w = w + at;
+            j->n = counts[c];
+            j->work = 2e-9 * COLS * 64 * (double)j->n_items * j->n;
+            double time = run(j);
+            if (round >= 0)
+                times[c][round] = time;
+        }
+    printf(json ? "{\"kernel\": \"%s\", \"unit\": \"Gop/s\", \"rates\": {" : "%-20s", name);
+    for (int c = 0; c < COUNTS; c++) {
+        qsort(times[c], SWEEP_ROUNDS, sizeof *times[c], by_value);
+        double rate = 1 / times[c][SWEEP_ROUNDS / 2];
+        if (json)
+            printf("%s\"%d\": %.2f", c ? ", " : "", counts[c], rate);
+        else
+            printf(" %d: %.1f", counts[c], rate);
+    }
+    printf(json ? "}}" : "\n");
+    fflush(stdout);
+    j->w = w;
+}
+
+static void sweep_all(size_t bytes, bool json)
+{
+    uint8_t *w = allocate(bytes);
+    memset(w, 0x3c, bytes); // a normal number in every type
+    bool first = true;
+    for (int d = F32; d <= MXFP4; d++)
+        for (int cached = 0; cached < 2; cached++) {
+            char name[64];
+            struct job j = {.fn = matrix_item, .w = w, .n_tiles = 4};
+            j.tile_bytes = COLS / 64 * pair_bytes[d];
+            j.dtype = (unsigned)d;
+            const size_t place = cached ? (size_t)n_threads << 20 : bytes;
+            snprintf(name, sizeof name, "%s from %s", names[d], cached ? "cache" : "memory");
+            if (json && !first)
+                printf(",\n ");
+            sweep(name, &j, place, cached ? place : bytes / 16, json);
+            first = false;
+        }
+    free(w);
+}
+
 static void fill_cache(struct clb_cache *c, colibri_kv type)
 {
     colibri_error error;
@@ -190,9 +254,6 @@ static void allocate_attention(void)
 
 static void measure_all(size_t bytes, bool json)
 {
-    static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4", "mxfp4"};
-    static const size_t pair_bytes[] = {
-        4096, 2048, 2048, CLB_Q8_PAIR_BYTES, CLB_Q4_PAIR_BYTES, CLB_MXFP4_PAIR_BYTES};
     static const clb_item_fn roofs[] = {muladd_item, muladd_item, muladd_item,
                                         dot_item,    dot_q4_item, dot_mxfp4_item};
     uint8_t *w = allocate(bytes);
@@ -253,11 +314,13 @@ static void measure_all(size_t bytes, bool json)
 int main(int argc, char **argv)
 {
     const char *isa = NULL;
-    bool json = false;
+    bool json = false, sweeps = false;
     size_t megabytes = 512;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--json"))
             json = true;
+        else if (!strcmp(argv[i], "--sweep"))
+            sweeps = true;
         else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
             n_threads = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--isa") && i + 1 < argc)
@@ -268,7 +331,8 @@ int main(int argc, char **argv)
             n_threads = 0;
     }
     if (n_threads < 1 || n_threads > 64 || megabytes < 8) {
-        fprintf(stderr, "usage: kernels [--json] [--threads 1..64] [--isa LEVEL] [--mb 8..]\n");
+        fprintf(stderr,
+                "usage: kernels [--sweep] [--json] [--threads 1..64] [--isa LEVEL] [--mb 8..]\n");
         return 2;
     }
     colibri_error error;
@@ -292,11 +356,14 @@ int main(int argc, char **argv)
     if (json)
         printf("{\"level\": \"%s\", \"threads\": %d, \"megabytes\": %zu, \"results\": [\n ",
                kernels.level, n_threads, megabytes);
+    else if (sweeps)
+        printf("level %s, %d thread%s, vectors: Gop/s, medians of 5\n", kernels.level, n_threads,
+               n_threads > 1 ? "s" : "");
     else
         printf("level %s, %d thread%s, %zu MB of weights, medians of %d\n%-28s %8s %-6s %8s %5s\n",
                kernels.level, n_threads, n_threads > 1 ? "s" : "", megabytes, ROUNDS, "kernel",
                "rate", "", "roof", "share");
-    measure_all(megabytes << 20, json);
+    (sweeps ? sweep_all : measure_all)(megabytes << 20, json);
     if (json)
         printf("\n]}\n");
     clb_pool_free(pool);

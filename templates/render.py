@@ -30,8 +30,9 @@ def _facts(level: str) -> dict[str, Any]:
 
     cflags: of the compiler; needs: CPU features beyond those of the levels before it, each a name
     and leaf, subleaf, register, bit (struct clb_feature); tokens: how many share one tile; tiles:
-    how many one token walks side by side; ops: which operations it has, all but the cold ones if
-    it does not say.
+    how many one token walks side by side; prefetch: how many bytes ahead of its loads one token
+    asks for weights, 0: never; widen: whether floats are widened once for all tokens, since that
+    takes long; ops: which operations it has, all but the cold ones if it does not say.
     """
     facts: dict[str, Any] = _environment.get_template(f"isa/{level}.j2").module.facts  # type: ignore[attr-defined]
     return facts
