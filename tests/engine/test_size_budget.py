@@ -12,7 +12,7 @@ import pytest
 from colibri_deploy.process import Completed, run
 from colibri_deploy.targets import machine_arch
 
-TOKENIZER = ("bpe", "decoder", "encoder", "normalizer", "pretokenizer", "tokenizer", "unicode")
+TOKENIZER = tuple("bpe chat decoder encoder normalizer pretokenizer tokenizer unicode".split())
 # A word of the lines of each part in the linker's map.
 PARTS = {
     "engine": "libcolibri.a(transformer.c.o)",
