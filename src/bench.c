@@ -136,7 +136,11 @@ static int measure(struct bench *b, colibri_error *error)
     int rc = infer(b, 1, 2, error); // to warm up
     b->options.profile = &b->profile;
     if (!rc)
-        rc = infer(b, b->n_short, b->n_tokens, error);
+        rc = infer(b, b->n_short, 0, error);
+    const colibri_profile prompt = b->profile;
+    if (!rc)
+        rc = infer(b, 1, b->n_tokens, error);
+    memcpy(b->profile.prefill, prompt.prefill, sizeof prompt.prefill);
     b->options.profile = NULL;
     for (int round = 0; !rc && round < ROUNDS; round++) {
         rc = run_round(b, round, error);
@@ -227,10 +231,14 @@ int clb_bench(const struct clb_options *o, const colibri_model *model,
         .json = o->format == CLB_JSON,
         .n_long = most < LONG_PROMPT ? most : LONG_PROMPT,
         .n_short = most < SHORT_PROMPT ? most : SHORT_PROMPT,
-        .n_tokens = o->num_tokens < 2 ? DEFAULT_TOKENS : (int)o->num_tokens,
+        .n_tokens = o->num_tokens > 1       ? (int)o->num_tokens
+                    : most > DEFAULT_TOKENS ? DEFAULT_TOKENS
+                                            : most - 1,
     };
     b.options.ignore_eos = true;
     b.options.on_warning = NULL; // of a prompt that means nothing
+    b.options.on_route = NULL;   // its user is another
+    b.options.feed_last = false; // one stamp more
     for (int i = 0; i < b.n_long; i++)
         b.prompt[i] = (int32_t)((int64_t)i * 37 % model->config.vocab_size);
     b.stamps = malloc((size_t)b.n_tokens * sizeof *b.stamps);

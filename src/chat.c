@@ -113,7 +113,7 @@ int clb_chat_encode(const struct clb_chat *c, const struct clb_tokenizer *t, boo
         return clb_error(error, COLIBRI_ERROR_INPUT,
                          "the model has no chat form; give it a text to continue, or convert it "
                          "again with a chat template that has one");
-    if (system && !(c->flags & TAKES_SYSTEM))
+    if (first && system && !(c->flags & TAKES_SYSTEM))
         return clb_error(error, COLIBRI_ERROR_INPUT, "the model takes no --system");
     struct writer w = {.speech = {.marks = c->marks, .n_marks = c->n_marks, .later = !first}};
     w.out = malloc(t->chat_size + strlen(text) + (system ? strlen(system) : 0));

@@ -127,8 +127,10 @@ int colibri_tokenize(const colibri_model *model, const char *text, size_t n_byte
     if (!rc)
         rc = clb_tokenizer_encode(&model->tokenizer, text, n_bytes, ids, n_ids, error);
     int lost = clb_model_check(model, error);
-    if (lost && !rc)
+    if (lost && !rc) {
         free(*ids);
+        *ids = NULL;
+    }
     return lost ? lost : rc;
 }
 
@@ -138,8 +140,10 @@ int colibri_tokenize_turn(const colibri_model *model, bool first, const char *sy
     int rc =
         clb_chat_encode(&model->chat, &model->tokenizer, first, system, text, ids, n_ids, error);
     int lost = clb_model_check(model, error);
-    if (lost && !rc)
+    if (lost && !rc) {
         free(*ids);
+        *ids = NULL;
+    }
     return lost ? lost : rc;
 }
 
@@ -150,8 +154,10 @@ int colibri_detokenize(const colibri_model *model, const int32_t *ids, size_t n_
     if (!rc)
         rc = clb_tokenizer_decode(&model->tokenizer, ids, n_ids, text, n_bytes, error);
     int lost = clb_model_check(model, error);
-    if (lost && !rc)
+    if (lost && !rc) {
         free(*text);
+        *text = NULL;
+    }
     return lost ? lost : rc;
 }
 

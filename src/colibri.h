@@ -51,6 +51,8 @@ typedef struct colibri_load_options {
 // Maps `model` (model.bin) and reads `config` (config.json). With `config` NULL, `model` is a
 // directory that holds both. On success *out is to be given to colibri_free_model.
 // `options` may be NULL. Returns 0 or a colibri_code, with *error filled.
+// Without `verify` a thread of lowest priority checks the large sections while the model is in use;
+// damage that it finds ends later calls with COLIBRI_ERROR_CORRUPT. Load after a fork, not before.
 int colibri_load_model(colibri_model **out, const char *model, const char *config,
                        const colibri_load_options *options, colibri_error *error);
 void colibri_free_model(colibri_model *model); // NULL is fine
@@ -124,7 +126,7 @@ typedef void (*colibri_warning_fn)(void *user, const char *message);
 typedef int (*colibri_turn_fn)(void *user, const int32_t **tokens, size_t *n_tokens);
 
 // Where the time of a call went. Each of its threads is in one operation at a time: the seconds of
-// all operations are the call's times the number of threads.
+// all operations are prefill_seconds or decode_seconds times the number of threads.
 enum { COLIBRI_OPERATIONS = 11 };
 typedef struct colibri_operation {
     double seconds; // of all threads together

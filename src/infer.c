@@ -177,6 +177,7 @@ static int converse(struct call *c, const int32_t *tokens, size_t n_tokens)
 {
     for (;;) {
         int32_t token = -1;
+        collect(c, (colibri_operation[COLIBRI_OPERATIONS]){{0}}); // from now on
         double start = clb_usage_seconds();
         int rc = prefill(c, tokens, (int)n_tokens, &token);
         double prefilled = clb_usage_seconds();
@@ -229,8 +230,6 @@ int clb_infer(const struct colibri_model *m, const colibri_infer_options *o, con
         rc = clb_error(error, COLIBRI_ERROR_MEMORY, "no memory to choose among %d tokens",
                        m->config.vocab_size);
     c.state.user = user;
-    collect(&c, c.profile.prefill); // from now on
-    c.profile = (colibri_profile){0};
     if (!rc)
         rc = converse(&c, tokens, n_tokens);
     if (o->profile)

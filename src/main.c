@@ -77,12 +77,12 @@ static int parse_ids(const char *text, int32_t **ids, size_t *n, colibri_error *
     *n = 0;
     if (!*ids)
         return clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the token ids");
-    for (const char *p = text; *p;) {
+    for (const char *p = text + strspn(text, " \t\n"); *p;) {
         char *end;
         long value = strtol(p, &end, 10);
         if (end == p || value < 0 || value > INT32_MAX || !strchr(", \t\n", *end))
             return clb_error(error, COLIBRI_ERROR_INPUT,
-                             "--tokens: \"%.20s\" is no list of token ids like 1,2,3", p);
+                             "\"%.20s\" is no list of token ids like 1,2,3", p);
         (*ids)[(*n)++] = (int32_t)value;
         p = end + strspn(end, ", \t\n");
     }
@@ -137,6 +137,7 @@ struct output {
     double nll;
     FILE *trace; // NULL without --trace_routing
     double load_seconds;
+    int32_t n_decoded;        // tokens that were fed one by one
     colibri_profile *profile; // NULL without --profile
     colibri_error *error;     // what went wrong in the callback
 };
@@ -157,6 +158,7 @@ static int on_step(void *user, const colibri_step *step)
         out->nll += clb_nll(step->logits, step->vocab_size, out->prompt[step->position + 1]);
     if (step->prompt)
         return 0;
+    out->n_decoded++;
     if (o->logits_hash) // little-endian, as all boards here are
         clb_sha256_add(&out->hash, step->logits, (size_t)step->vocab_size * sizeof *step->logits);
     if (o->logits)
@@ -190,6 +192,7 @@ static int on_turn(void *user, const int32_t **tokens, size_t *n_tokens)
     struct output *out = user;
     int rc = end_text(out);
     out->n_ids = 0;
+    out->n_decoded--;
     return rc ? rc : clb_talk_next(out->talk, tokens, n_tokens, out->error);
 }
 
@@ -299,7 +302,7 @@ static int print_json(const struct output *out, const colibri_model *model, cons
            usage.page_faults);
     printf(usage.read_bytes < 0 ? "null" : "%" PRId64, usage.read_bytes);
     if (out->profile)
-        clb_report(out->profile, threads, stats->prompt_tokens, stats->generated_tokens, NULL);
+        clb_report(out->profile, threads, stats->prompt_tokens, out->n_decoded, NULL);
     puts("}");
     return 0;
 }
@@ -327,7 +330,7 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
         printf("logits_hash: clb1:%s kv:%s\n", hex, clb_kv_names[stats->kv]);
     if (!rc && out->profile) {
         fflush(stdout);
-        clb_report(out->profile, threads, stats->prompt_tokens, stats->generated_tokens, stderr);
+        clb_report(out->profile, threads, stats->prompt_tokens, out->n_decoded, stderr);
     }
     return rc;
 }
@@ -378,6 +381,7 @@ static int generate(const struct clb_options *o, const colibri_model *model, dou
         .prompt = prompt,
         .talk = talk,
         .load_seconds = load_seconds,
+        .n_decoded = talk ? 0 : -1, // the first step of a turn is the prompt's
         .profile = infer.profile,
         .error = &in_callback,
     };

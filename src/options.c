@@ -142,28 +142,29 @@ static int check(struct clb_options *o, colibri_error *error)
                          o->kv_name);
     o->format = (enum clb_output)format;
     o->kv = (colibri_kv)kv;
-    int prompts = !!o->prompt + !!o->prompt_file + !!o->tokens;
+    int prompts = !!o->prompt + !!o->prompt_file + !!o->tokens + o->bench;
     if (prompts > 1)
         return clb_error(error, COLIBRI_ERROR_USAGE,
-                         "give one of --prompt, --prompt_file and --tokens");
+                         "give one of --prompt, --prompt_file, --tokens and --bench");
     int numbers = o->tokenize + o->detokenize + o->logits + o->nll;
-    if (numbers > 1)
+    if (numbers + o->bench > 1)
         return clb_error(error, COLIBRI_ERROR_USAGE,
-                         "give one of --tokenize, --detokenize, --logits and --nll");
+                         "give one of --tokenize, --detokenize, --logits, --nll and --bench");
     if (numbers && (o->format == CLB_JSON || o->num_tokens > 0))
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "--tokenize, --detokenize, --logits and --nll generate nothing: they go "
                          "neither with --num_tokens nor with --format json");
-    if ((o->tokenize || o->detokenize) && (o->logits_hash || o->trace_routing))
+    if ((o->tokenize || o->detokenize || o->bench) && (o->logits_hash || o->trace_routing))
         return clb_error(error, COLIBRI_ERROR_USAGE,
-                         "--tokenize and --detokenize compute nothing: they go neither with "
-                         "--logits_hash nor with --trace_routing");
+                         "--tokenize, --detokenize and --bench go neither with --logits_hash nor "
+                         "with --trace_routing");
     if (o->detokenize && (o->chat || o->prompt || o->prompt_file))
         return clb_error(error, COLIBRI_ERROR_USAGE, "--detokenize takes ids");
-    if (o->chat && (o->tokens || o->prompt_file || o->logits || o->nll || o->format != CLB_TEXT))
+    if (o->chat &&
+        (o->tokens || o->prompt_file || o->logits || o->nll || o->bench || o->format != CLB_TEXT))
         return clb_error(error, COLIBRI_ERROR_USAGE,
-                         "--chat goes with none of --tokens, --prompt_file, --logits, --nll and "
-                         "--format");
+                         "--chat goes with none of --tokens, --prompt_file, --logits, --nll, "
+                         "--bench and --format");
     if (!o->chat && (o->system || *o->turn_end))
         return clb_error(error, COLIBRI_ERROR_USAGE, "--system and --turn_end go with --chat");
     if (o->temperature == 0 && (o->top_k || o->top_p > 0 || o->seed))
@@ -173,7 +174,7 @@ static int check(struct clb_options *o, colibri_error *error)
         return 0;
     if (!o->model)
         return clb_error(error, COLIBRI_ERROR_USAGE, "name a model with --model; see --help");
-    if (!prompts && !o->chat && !o->detokenize && !o->bench &&
+    if (!prompts && !o->chat && !o->detokenize &&
         (!o->verify || numbers || o->logits_hash || o->trace_routing))
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "give a prompt with --prompt, --prompt_file or --tokens; see --help");

@@ -4,7 +4,6 @@
 #define _GNU_SOURCE // affinity
 #include "schedule.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -22,9 +21,11 @@ int clb_schedule_cpus(const char *list, colibri_error *error)
                              list);
         CPU_SET((size_t)cpu, &cpus);
     }
-    if (!sched_setaffinity(0, sizeof cpus, &cpus))
+    cpu_set_t given; // the kernel leaves out what is not there
+    if (!sched_setaffinity(0, sizeof cpus, &cpus) && !sched_getaffinity(0, sizeof given, &given) &&
+        CPU_EQUAL(&cpus, &given))
         return 0;
-    return clb_error(error, COLIBRI_ERROR_USAGE, "--cpus %s: %s", list, strerror(errno));
+    return clb_error(error, COLIBRI_ERROR_USAGE, "--cpus %s: not all of these can be used", list);
 }
 
 int clb_schedule_realtime(colibri_error *error)

@@ -21,6 +21,8 @@ static bool rest(void *user)
 static void *scrub(void *user)
 {
     struct clb_scrub *s = user;
+    // as the thread that loads may not be: --realtime
+    pthread_setschedparam(pthread_self(), SCHED_OTHER, &(struct sched_param){0});
     setpriority(PRIO_PROCESS, 0, 19); // of this thread, on Linux
     if (clb_format_verify(s->file, CLB_LARGE, rest, s, "model.bin", &s->error))
         atomic_store(&s->failed, true);

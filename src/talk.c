@@ -5,6 +5,7 @@
 
 #include "tokenizer.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -16,7 +17,11 @@ int clb_talk_read(struct clb_talk *t, int end, bool *any, colibri_error *error)
         if (!text)
             return clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for standard input");
         t->text = text;
-        bool more = read(STDIN_FILENO, text + n, 1) == 1;
+        ssize_t got = read(STDIN_FILENO, text + n, 1);
+        if (got < 0)
+            return clb_error(error, COLIBRI_ERROR_FILE, "standard input cannot be read: %s",
+                             strerror(errno));
+        bool more = got;
         *any = more || n;
         if (!more || text[n] == end || !text[n]) {
             text[n] = 0;

@@ -626,8 +626,8 @@ TABLE: dict[str, list[Bad]] = {
     ],
     "What is asked of a good model": [
         Bad("a token that is none", nothing, 11, 'token 1 of the prompt is 50; the model has the ids 0 to 49', ("--tokens", "1,50")),
-        Bad("a token that is no number", nothing, 11, '--tokens: "x" is no list of token ids like 1,2,3', ("--tokens", "1,x")),
-        Bad("a negative token", nothing, 11, '--tokens: "-1" is no list of token ids like 1,2,3', ("--tokens", "-1")),
+        Bad("a token that is no number", nothing, 11, '"x" is no list of token ids like 1,2,3', ("--tokens", "1,x")),
+        Bad("a negative token", nothing, 11, '"-1" is no list of token ids like 1,2,3', ("--tokens", "-1")),
         Bad("no tokens", nothing, 11, 'the prompt has no tokens; give at least one, for instance the BOS id', ("--tokens", "")),
         Bad("text that is not UTF-8", nothing, 11, 'the text is not UTF-8 at byte 1 (0xFF); convert it to UTF-8', ("--prompt", "a\udcff")),
         Bad("more tokens than positions", sets(max_positions=8), 11, '4 prompt tokens and 5 new ones are more than the 8 positions of the model; shorten the prompt or ask for fewer', ("--tokens", "1,2,3,4", "--num_tokens", "5")),

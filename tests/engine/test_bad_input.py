@@ -133,27 +133,44 @@ def test_an_isa_level_that_the_build_lacks(run_engine: Run, model: Path) -> None
         (["--format", "xml"], "--format is xml, expected text, ids or json"),
         (["--ignore-eos=1"], "--ignore_eos takes no value"),
         (["--tokens", "1"], "name a model with --model; see --help"),
-        (["--tokens", "1", "--prompt", "a"], "give one of --prompt, --prompt_file and --tokens"),
+        *(
+            (words, "give one of --prompt, --prompt_file, --tokens and --bench")
+            for words in (["--tokens", "1", "--prompt", "a"], ["--bench", "--tokens", "1"])
+        ),
         (["--kv", "q4"], "--kv is q4, expected auto, f32, f16 or q8"),
-        (["--nll", "--logits"], "give one of --tokenize, --detokenize, --logits and --nll"),
+        *(
+            (words, "give one of --tokenize, --detokenize, --logits, --nll and --bench")
+            for words in (["--nll", "--logits"], ["--nll", "--bench"])
+        ),
         (
             ["--model", "x", "--tokens", "1", "--logits", "--format", "json"],
             "--tokenize, --detokenize, --logits and --nll generate nothing: they go neither with "
             "--num_tokens nor with --format json",
         ),
-        (
-            ["--model", "x", "--tokens", "1", "--tokenize", "--logits_hash"],
-            "--tokenize and --detokenize compute nothing: they go neither with --logits_hash nor "
-            "with --trace_routing",
+        *(
+            (
+                ["--model", "x", *words],
+                "--tokenize, --detokenize and --bench go neither with --logits_hash nor with "
+                "--trace_routing",
+            )
+            for words in (
+                ["--tokens", "1", "--tokenize", "--logits_hash"],
+                ["--bench", "--logits_hash"],
+                ["--bench", "--trace_routing", "a"],
+            )
         ),
         (["--model", "x", "--detokenize", "--prompt", "a"], "--detokenize takes ids"),
         (["--model", "x", "--detokenize", "--chat"], "--detokenize takes ids"),
         *(
             (
                 ["--model", "x", "--chat", *words],
-                "--chat goes with none of --tokens, --prompt_file, --logits, --nll and --format",
+                "--chat goes with none of --tokens, --prompt_file, --logits, --nll, --bench and "
+                "--format",
             )
-            for words in (["--tokens", "1"], ["--prompt_file", "a"], ["--nll"], ["--format", "ids"])
+            for words in (
+                *(["--tokens", "1"], ["--prompt_file", "a"], ["--nll"], ["--format", "ids"]),
+                ["--bench"],
+            )
         ),
         *(
             (["--model", "x", "--prompt", "a", *words], "--system and --turn_end go with --chat")

@@ -64,8 +64,8 @@ def test_the_bytes_of_a_token_are_those_of_its_matrices(measure: Engine) -> None
     for name, in_all in expected.items():
         assert decode[name]["mb_per_token"] == pytest.approx(in_all / 1e6, abs=1e-4), name
     cache = found["megabytes_per_token"] - sum(expected.values()) / 1e6
-    # keys and values in f16: of 64 positions of the prompt, and half of those that are decoded
-    assert cache == pytest.approx(SHAPE.layers * 2 * kv * 2 * 68.5 / 1e6, rel=0.1)
+    # keys and values in f16: of the position before, and half of those that are decoded
+    assert cache == pytest.approx(SHAPE.layers * 2 * kv * 2 * 5.5 / 1e6, rel=0.1)
 
 
 def test_the_numbers_fit_together(measure: Engine) -> None:
@@ -88,6 +88,9 @@ def test_a_profile_accounts_for_the_time_and_leaves_the_hash(measure: Engine) ->
     us = sum(one["us_per_token"] for one in profiled["profile"]["decode"].values())
     assert us * 40 / 1e6 == pytest.approx(profiled["decode_seconds"], rel=0.02)
     assert "profile" not in plain
+    head = q8_bytes(SHAPE.vocab, SHAPE.hidden) / 1e6
+    unfed = measure(*call[:-3], *call[-2:], "--profile")  # the last token is not fed without a hash
+    assert unfed["profile"]["decode"]["head"]["mb_per_token"] == pytest.approx(head, abs=1e-4)
 
 
 def test_cpus_that_are_not_there_are_refused(
@@ -96,7 +99,7 @@ def test_cpus_that_are_not_there_are_refused(
     call = ("--tokens", "1", "--num_tokens", "2", "--ignore_eos")
     cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     assert len(measure(*call, "--cpus", cpus)["ids"]) == 2
-    for wrong in ("", "a", "0,", "1023", "0-1"):
+    for wrong in ("", "a", "0,", "1023", f"{cpus},1023", "0-1"):
         command: list[str | Path] = [engine(machine_arch()), "--model", model, *call]
         result = run([*command, "--cpus", wrong], check=False)
         assert (result.status, result.stdout) == (2, "")

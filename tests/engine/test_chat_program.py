@@ -116,5 +116,21 @@ def test_inspect_shows_the_form(chat_model: Path) -> None:
 def test_ids_that_are_none_are_refused(colibri: Run) -> None:
     done = colibri("--detokenize", stdin=b"1 2\n3,x")
     assert (done.returncode, done.stdout) == (11, b"")
-    assert done.stderr == b'colibri: error: --tokens: "x" is no list of token ids like 1,2,3\n'
+    assert done.stderr == b'colibri: error: "x" is no list of token ids like 1,2,3\n'
     assert colibri("--detokenize", "--tokens", "896").returncode == 11
+
+
+@pytest.mark.parametrize("what", ["--chat", "--detokenize"])
+def test_standard_input_that_cannot_be_read_is_an_error(
+    what: str, engine: Callable[[str], Path], chat_model: Path
+) -> None:
+    command: list[str | Path] = [engine("host"), "--model", chat_model, what]
+    done = run(["sh", "-c", 'exec "$@" < /', "sh", *command], check=False)
+    assert (done.status, done.stdout) == (3, "")
+    message = "standard input cannot be read: Is a directory"
+    assert done.stderr == f"colibri: error: {message}\n"
+
+
+def test_no_ids_are_no_text(colibri: Run) -> None:
+    done = colibri("--detokenize", stdin=b" \n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"\n", b"")

@@ -554,7 +554,9 @@ static void check_shorter_tokenizer(const char *path)
     CHECK(!colibri_tokenize(model, "The king", 8, &found, &n, &error) && n > 1);
     CHECK(!stat(file, &st) && !truncate(file, st.st_size - 24000));
     CHECK(colibri_tokenize(model, "The king", 8, &found, &n, &error) == COLIBRI_ERROR_TRUNCATED);
+    CHECK(!found);
     CHECK(colibri_detokenize(model, ids, 4, &text, &n, &error) == COLIBRI_ERROR_TRUNCATED);
+    CHECK(!text);
     for (int i = 0; i < 4; i++)
         CHECK(colibri_decoder_push(decoder, ids[i], &part, &n, &error) == COLIBRI_ERROR_TRUNCATED);
     CHECK(colibri_decoder_end(decoder, &part, &n, &error) == COLIBRI_ERROR_TRUNCATED);
