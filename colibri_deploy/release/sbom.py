@@ -20,9 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from colibri_deploy.errors import ToolchainError
 from colibri_deploy.process import run
 from colibri_deploy.release.sums import (
@@ -153,6 +150,9 @@ def _installed(name: str) -> Part:
 
 def _applicable(requirements: Sequence[str]) -> list[str]:
     """The names of the packages that are needed here, without extras."""
+    from packaging.requirements import Requirement  # of the extra `release`
+    from packaging.utils import canonicalize_name
+
     parsed = map(Requirement, requirements)
     here = {"extra": ""}
     return [

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from colibri_deploy.process import run
 
@@ -66,6 +69,51 @@ def test_the_installed_wheel_lists_the_targets(
     where = "import colibri_deploy.resources as r; print(r.engine_root())"
     done = run([sys.executable, "-c", where], cwd=tmp_path, env=outside)
     assert Path(done.stdout.strip()) == installed / "colibri_deploy" / "engine"
+
+
+# Every module is loaded, and a release unpacked, as `release verify` and `push --release` do it.
+LOADS_ALL = """
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys(sys.argv[1].split()))  # import raises ModuleNotFoundError for None
+import colibri_deploy
+for module in pkgutil.walk_packages(colibri_deploy.__path__, "colibri_deploy."):
+    if not module.name.startswith(("colibri_deploy.engine", "colibri_deploy.__main__")):
+        importlib.import_module(module.name)
+from colibri_deploy.release.archive import decompress
+print(decompress(bytes.fromhex(sys.argv[2])))
+"""
+ZSTD = "28b52ffd2003190000616263"  # RFC 8878: a frame of one raw block, "abc"
+
+
+def needed(requirements: Iterable[str]) -> set[str]:
+    """The names of the packages that pip installs for these, here."""
+    found: set[str] = set()
+    waiting = [(one, "") for one in requirements]
+    while waiting:
+        text, extra = waiting.pop()
+        one = Requirement(text)
+        name = canonicalize_name(one.name)
+        if (one.marker and not one.marker.evaluate({"extra": extra})) or name in found:
+            continue
+        found.add(name)
+        assert not one.extras, f"{text}: this test follows no extras"
+        waiting += [(needs, "") for needs in importlib.metadata.requires(name) or ()]
+    return found
+
+
+def test_the_installed_wheel_needs_no_more_than_it_declares(
+    installed: Path, outside: Mapping[str, str], tmp_path: Path
+) -> None:
+    (info,) = installed.glob("*.dist-info")
+    declared = needed(importlib.metadata.Distribution.at(info).requires or ())
+    others = [
+        module
+        for module, packages in importlib.metadata.packages_distributions().items()
+        if not declared & set(map(canonicalize_name, packages)) and module != "colibri_deploy"
+    ]
+    assert {"pytest", "packaging", "deflate"} <= set(others)
+    words = [sys.executable, "-c", LOADS_ALL, " ".join(others), ZSTD]
+    assert run(words, cwd=tmp_path, env=outside).stdout == "b'abc'\n"
 
 
 def test_the_installed_wheel_builds_the_same_binary(
