@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,8 +18,7 @@ from colibri_deploy.cli.console import print_json, stderr_console, stdout_consol
 from colibri_deploy.errors import ColibriDeployError
 from colibri_deploy.release import rebuild as library
 from colibri_deploy.release.signature import TrustedKey, read_keys
-from colibri_deploy.release.sums import RECORD_NAME
-from colibri_deploy.release.verify import Check, verify_release
+from colibri_deploy.release.verify import Check, verify_release, version_in
 from colibri_deploy.resources import engine_root
 
 Decorated = TypeVar("Decorated", bound=Callable[..., None])
@@ -72,15 +70,16 @@ def verify(
     failure: ColibriDeployError | None = None
     signed_by: TrustedKey | None = None
     try:
-        signed_by = verify_release(
+        verified = verify_release(
             place,
             trusted_keys(key),
             checks.append,
             allow_unsigned=allow_unsigned,
             not_before=not_before,
         )
-        if rebuild:
-            checks.append(_rebuild(place))
+        signed_by = verified.key
+        if rebuild and verified.commit is not None:
+            checks.append(_rebuild(place, version_in(verified.sums), verified.commit))
     except ColibriDeployError as error:
         failure = error
     if as_json:
@@ -99,15 +98,13 @@ def verify(
         raise failure
 
 
-def _rebuild(directory: Path) -> Check:
-    record = json.loads((directory / RECORD_NAME).read_bytes())  # it was verified
+def _rebuild(directory: Path, version: str, commit: str) -> Check:
     console = stderr_console()
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True)
 
     started = time.monotonic()
-    version, commit = record["version"], record["commit"]
     n_files = library.rebuild(directory, version, commit, engine_root(), say)
     seconds = time.monotonic() - started
     return Check("rebuild", f"{n_files} files are the same, built again in {seconds:.0f} s")

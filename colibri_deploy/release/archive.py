@@ -111,17 +111,16 @@ def decompress(data: bytes, max_bytes: int = MAX_BYTES) -> bytes:
     return plain
 
 
-def read_tar(path: Path, max_bytes: int = MAX_BYTES) -> list[Member]:
-    """The members of an archive that may be compressed, in their order.
+def read_tar(archive: str, data: bytes, max_bytes: int = MAX_BYTES) -> list[Member]:
+    """The members of the archive of that name, which may be compressed, in their order.
 
-    Raises FileMissingError, and ArchiveError, which names archive and member, for all that
-    `write_tar` does not write, and for more than `max_bytes`, uncompressed.
+    Raises ArchiveError, which names archive and member, for all that `write_tar` does not write,
+    and for more than `max_bytes`, uncompressed.
     """
-    data = _read(path)
     try:
         return parse_tar(decompress(data, max_bytes))
     except ArchiveError as error:
-        raise ArchiveError(f"{path.name}: {error.message}") from error
+        raise ArchiveError(f"{archive}: {error.message}") from error
 
 
 def parse_tar(data: bytes) -> list[Member]:

@@ -9,17 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from colibri_deploy.errors import BoardArchError, FileMissingError, ReleaseFilesError
+from colibri_deploy.errors import BoardArchError, ReleaseFilesError
 from colibri_deploy.release.semver import is_version
 from colibri_deploy.release.signature import TrustedKey
 from colibri_deploy.release.sums import (
     SUMS_NAME,
     engine_in,
     engines_name,
-    read_sums,
+    parse_sums,
+    read_file,
     tarball_of,
 )
-from colibri_deploy.release.verify import Check, verify_release
+from colibri_deploy.release.verify import Check, Verified, verify_release
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,17 @@ class ReleasedEngine:
 
 
 class Release:
-    """A release that was verified; a directory with all of it, or one tarball beside its sums."""
+    """A release that was verified; a directory with all of it, or one tarball beside its sums.
 
-    def __init__(self, place: Path, key: TrustedKey | None, scratch: Path) -> None:
+    A file that is used is read once, and held against the sums as they were when it was verified.
+    """
+
+    def __init__(self, place: Path, verified: Verified, scratch: Path) -> None:
         """See `Release.open`."""
         self._place = place
         self._directory = place if place.is_dir() else place.parent
+        self._verified = verified
         self._scratch = scratch
-        self.key = key
 
     @classmethod
     def open(
@@ -63,9 +67,8 @@ class Release:
         on_check: Callable[[Check], None] = lambda check: None,
     ) -> Release:
         """Verifies a release; engines are unpacked into `scratch`. Raises as `verify_release`."""
-        return cls(
-            place, verify_release(place, keys, on_check, allow_unsigned=allow_unsigned), scratch
-        )
+        verified = verify_release(place, keys, on_check, allow_unsigned=allow_unsigned)
+        return cls(place, verified, scratch)
 
     def engine(self, arch: str) -> ReleasedEngine:
         """The engine for an architecture.
@@ -73,48 +76,45 @@ class Release:
         Raises BoardArchError if there is none, ArchiveError, FileMissingError, ReleaseFilesError.
         """
         version, tarball = self._tarball(arch)
-        engine = engine_in(tarball)
-        self._check_listed(engine.content, version)
+        engine = engine_in(tarball, self._read(tarball))
+        list_name = engines_name(version)
+        listed = self._read(list_name)
+        sha256 = hashlib.sha256(engine.content).hexdigest()
+        if sha256 not in parse_sums(list_name, listed).values():
+            raise ReleaseFilesError(f"{list_name} does not name the engine in {tarball}")
         path = self._scratch / arch / "colibri"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(engine.content)
-        return ReleasedEngine(version, path, self._proof(version))
+        return ReleasedEngine(version, path, self._proof(list_name, listed))
 
-    def _tarball(self, arch: str) -> tuple[str, Path]:
+    def _tarball(self, arch: str) -> tuple[str, str]:
         """Version and tarball of an architecture, of two that differ in compression any."""
-        names = [self._place.name] if self._place.is_file() else read_sums(self._sums)
+        names = [self._place.name] if self._place.is_file() else self._verified.sums
         found = {name: named for name in names if (named := tarball_of(name))}
         for name, (version, of) in found.items():
             if of == arch:
                 if not is_version(version):
                     raise ReleaseFilesError(f"{name}: {version!r} is no version")
-                return version, self._directory / name
+                return version, name
         there = ", ".join(sorted({of for _, of in found.values()})) or "none"
         raise BoardArchError(f"{self._place} has no engine for {arch}, but for {there}")
 
-    def _check_listed(self, engine: bytes, version: str) -> None:
-        path = self._directory / engines_name(version)
-        if not path.is_file():
-            raise FileMissingError(f"{path} is missing: it lies beside the tarball in a release")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if read_sums(self._sums).get(path.name) != digest:
-            raise ReleaseFilesError(f"{path.name}: changed")
-        if hashlib.sha256(engine).hexdigest() not in read_sums(path).values():
-            raise ReleaseFilesError(f"{path.name} does not name the engine in {self._place.name}")
+    def _read(self, name: str) -> bytes:
+        """What is in a file of the release. Raises FileMissingError and ReleaseFilesError."""
+        content = read_file(self._directory / name)
+        if self._verified.sums.get(name) != hashlib.sha256(content).hexdigest():
+            raise ReleaseFilesError(f"{name}: not what {SUMS_NAME} said when it was verified")
+        return content
 
-    def _proof(self, version: str) -> Proof | None:
-        if self.key is None:
+    def _proof(self, list_name: str, listed: bytes) -> Proof | None:
+        key = self._verified.key
+        if key is None:
             return None
-        listed = self._directory / engines_name(version)
-        signature = Path(f"{self._sums}{self.key.suffix}")
+        signature = read_file(self._directory / f"{SUMS_NAME}{key.suffix}")
         return Proof(
-            key=self.key,
-            sums=self._sums.read_text(encoding="utf-8"),
-            signature=signature.read_text(encoding="utf-8"),
-            list_name=listed.name,
-            engines=listed.read_text(encoding="utf-8"),
+            key=key,
+            sums=self._verified.content.decode(),
+            signature=signature.decode(errors="replace"),  # the board judges
+            list_name=list_name,
+            engines=listed.decode(),
         )
-
-    @property
-    def _sums(self) -> Path:
-        return self._directory / SUMS_NAME

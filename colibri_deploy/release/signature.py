@@ -24,8 +24,8 @@ import paramiko
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from colibri_deploy.errors import FileMissingError, SignatureError, ToolchainError
-from colibri_deploy.release.sums import MINISIGN_SUFFIX, SSH_SUFFIX
+from colibri_deploy.errors import SignatureError, ToolchainError
+from colibri_deploy.release.sums import MINISIGN_SUFFIX, SSH_SUFFIX, read_file
 
 NAMESPACE = "colibri-release"
 
@@ -67,7 +67,7 @@ def read_keys(path: Path) -> list[TrustedKey]:
     The latter may be a file of allowed signers; what that says before the keys is not looked at.
     Raises FileMissingError and SignatureError.
     """
-    lines = _read(path).decode(errors="replace").splitlines()
+    lines = read_file(path).decode(errors="replace").splitlines()
     keys = [key for line in lines if (key := _key_in(line)) is not None]
     if not keys:
         raise SignatureError(
@@ -113,20 +113,20 @@ def sign(paths: Sequence[Path], *, ssh_key: Path | None, minisign_key: Path | No
     return made
 
 
-def verify(path: Path, keys: Sequence[TrustedKey]) -> TrustedKey:
-    """The one of the trusted keys that signed a file; its signatures lie beside it.
+def verify(path: Path, content: bytes, keys: Sequence[TrustedKey]) -> TrustedKey:
+    """The one of the trusted keys that signed what was read from a file.
 
-    Raises FileMissingError and SignatureError.
+    The signatures lie beside the file, which is not read again: it may change meanwhile. Raises
+    FileMissingError and SignatureError.
     """
     signed = [key for key in keys if _signature(path, key).is_file()]
     if not signed:
         wanted = " or ".join(sorted({_signature(path, key).name for key in keys}))
         raise SignatureError(f"{path.name} is not signed: there is no {wanted}")
-    content = _read(path)
     for key in signed:
         signature = _signature(path, key)
         try:
-            if _is_by(key, content, _read(signature)):
+            if _is_by(key, content, read_file(signature)):
                 return key
         except (IndexError, KeyError, ValueError, paramiko.SSHException) as error:
             raise SignatureError(f"the signature {signature.name} is damaged: {error}") from error
@@ -197,13 +197,6 @@ def _decode(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         return b""
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FileMissingError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _call(words: list[str | Path]) -> None:

@@ -84,25 +84,41 @@ def write_sums(directory: Path) -> Path:
 
 def read_sums(path: Path) -> dict[str, str]:
     """A file of checksums: name to SHA-256. Raises FileMissingError and ReleaseFilesError."""
+    return parse_sums(path.name, read_file(path))
+
+
+def read_file(path: Path) -> bytes:
+    """What is in a file. Raises FileMissingError."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileMissingError(f"{path} cannot be read: {error}") from error
+        return path.read_bytes()
+    except OSError as error:
+        raise FileMissingError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def parse_sums(file: str, content: bytes) -> dict[str, str]:
+    """What is in a file of checksums: name to SHA-256. Raises ReleaseFilesError."""
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise ReleaseFilesError(f"{file} is no text: {error}") from error
     sums: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         match = _LINE.fullmatch(line)
         if match is None or match[2] in sums:
-            raise ReleaseFilesError(f"{path.name}, line {number}: {line!r} is no new checksum")
+            raise ReleaseFilesError(f"{file}, line {number}: {line!r} is no new checksum")
         sums[match[2]] = match[1]
     return sums
 
 
 def write_engines(directory: Path, version: str) -> Path:
-    """Writes the list of the engines in the tarballs of a release. Raises ArchiveError."""
+    """Writes the list of the engines in the tarballs of a release.
+
+    Raises FileMissingError and ArchiveError.
+    """
     engines = {}
     for path in sorted(directory.iterdir()):
         if tarball_of(path.name):
-            engine = engine_in(path)
+            engine = engine_in(path.name, read_file(path))
             engines[engine.name] = hashlib.sha256(engine.content).hexdigest()
     path = directory / engines_name(version)
     path.write_text(_format(engines), encoding="utf-8")
@@ -115,15 +131,15 @@ def tarball_of(name: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def engine_in(tarball: Path) -> Engine:
-    """The engine in a tarball. Raises FileMissingError and ArchiveError."""
+def engine_in(tarball: str, content: bytes) -> Engine:
+    """The engine in the tarball of that name. Raises ArchiveError."""
     found = [
         Engine(name, content)
-        for name, mode, content in read_tar(tarball)
+        for name, mode, content in read_tar(tarball, content)
         if name.rpartition("/")[2] == _ENGINE and mode == 0o755 and isinstance(content, bytes)
     ]
     if len(found) != 1:
-        raise ArchiveError(f"{tarball.name}: there are {len(found)} programs {_ENGINE} in it")
+        raise ArchiveError(f"{tarball}: there are {len(found)} programs {_ENGINE} in it")
     return found[0]
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,9 @@ from colibri_deploy.release.sums import (
     engine_in,
     engines_name,
     file_sha256,
+    parse_sums,
     provenance_name,
+    read_file,
     read_sums,
     sbom_name,
     tarball_of,
@@ -58,6 +60,16 @@ class Check:
     detail: str
 
 
+@dataclass(frozen=True)
+class Verified:
+    """A release that was found good: what is used of it later is held against this."""
+
+    key: TrustedKey | None  # that signed it; None: nobody knows who made it
+    content: bytes  # of SHA256SUMS, as it was read once
+    sums: Mapping[str, str]  # the same, name to SHA-256
+    commit: str | None  # None: one file was checked, and not the whole release
+
+
 OnCheck = Callable[[Check], None]
 
 
@@ -68,8 +80,8 @@ def verify_release(
     *,
     allow_unsigned: bool = False,
     not_before: str | None = None,
-) -> TrustedKey | None:
-    """Checks a release's directory, or one file in it; the key that signed it.
+) -> Verified:
+    """Checks a release's directory, or one file in it.
 
     `on_check` is told of each check that was passed. Without keys nothing is known of who made the
     release: that is refused, unless `allow_unsigned`. `not_before` is the oldest version that
@@ -84,22 +96,28 @@ def verify_release(
             f"there is no {SUMS_NAME} in {directory}: a release is checked where all of it lies, "
             "or a file of it beside its SHA256SUMS and the signature"
         )
-    key = _check_signature(directory, keys, on_check, allow_unsigned)
-    sums = read_sums(directory / SUMS_NAME)
+    content = read_file(directory / SUMS_NAME)
+    key = _check_signature(directory, content, keys, on_check, allow_unsigned)
+    sums = parse_sums(SUMS_NAME, content)
     if not_before is not None:
-        _check_age(_version_in(sums), not_before)
+        _check_age(version_in(sums), not_before)
+    commit = None
     if place.is_dir():
-        _check_directory(directory, sums, keys, on_check)
+        commit = _check_directory(directory, sums, keys, on_check)
     else:
         _check_file(place, sums, on_check)
-    return key
+    return Verified(key, content, sums, commit)
 
 
 def _check_signature(
-    directory: Path, keys: Sequence[TrustedKey], on_check: OnCheck, allow_unsigned: bool
+    directory: Path,
+    content: bytes,
+    keys: Sequence[TrustedKey],
+    on_check: OnCheck,
+    allow_unsigned: bool,
 ) -> TrustedKey | None:
     if keys:
-        key = verify_signature(directory / SUMS_NAME, keys)
+        key = verify_signature(directory / SUMS_NAME, content, keys)
         on_check(Check("signature", f"{SUMS_NAME} is signed by {key.fingerprint}"))
         return key
     if not allow_unsigned:
@@ -130,8 +148,9 @@ def _check_file(path: Path, sums: dict[str, str], on_check: OnCheck) -> None:
 
 def _check_directory(
     directory: Path, sums: dict[str, str], keys: Sequence[TrustedKey], on_check: OnCheck
-) -> None:
-    version = _version_in(sums)
+) -> str:
+    """Checks all of a release; the commit that it names."""
+    version = version_in(sums)
     on_check(_check_files(directory, sums, version))
     counts = [_check_archive(directory / name) for name in sums]
     n_archives = sum(count > 0 for count in counts)
@@ -146,9 +165,10 @@ def _check_directory(
         raise ReleaseFilesError(
             f"{RECORD_NAME}, SBOM or provenance is not of the form that releases have: {error!r}"
         ) from error
+    return commit
 
 
-def _version_in(sums: dict[str, str]) -> str:
+def version_in(sums: Mapping[str, str]) -> str:
     """The version of a release, by the name of its list of parts."""
     versions = [name.removeprefix("colibri-").removesuffix(_SBOM) for name in sums if _SBOM in name]
     if len(versions) != 1:
@@ -242,7 +262,7 @@ def _check_versions(directory: Path, sums: dict[str, str], version: str) -> Chec
         tarball = tarball_of(name)
         if tarball is not None:
             _same(name, "version", tarball[0], version)
-            engine = engine_in(directory / name)
+            engine = engine_in(name, read_file(directory / name))
             sha256 = hashlib.sha256(engine.content).hexdigest()
             _same(f"{name}/{engine.name}", "SHA-256", sha256, listed.get(engine.name))
             found[engine.name] = tarball[1]
@@ -252,7 +272,7 @@ def _check_versions(directory: Path, sums: dict[str, str], version: str) -> Chec
 
 def _check_record(directory: Path, sums: dict[str, str], version: str, on_check: OnCheck) -> str:
     """Checks release.json; the commit that it names."""
-    record = _json_of(directory / RECORD_NAME)
+    record = _parse_json(RECORD_NAME, read_file(directory / RECORD_NAME))
     _same(RECORD_NAME, "version", record["version"], version)
     _agree(RECORD_NAME, record["artifacts"], sums)
     commit = str(record["commit"])
@@ -262,7 +282,7 @@ def _check_record(directory: Path, sums: dict[str, str], version: str, on_check:
 
 def _check_sbom(directory: Path, sums: dict[str, str], version: str, commit: str) -> Check:
     name = sbom_name(version)
-    sbom = _json_of(directory / name)
+    sbom = _parse_json(name, read_file(directory / name))
     component = sbom["metadata"]["component"]
     _same(name, "version", component["version"], version)
     _same(name, "commit", component["properties"][0]["value"], commit)
@@ -279,8 +299,10 @@ def _check_provenance(
     directory: Path, sums: dict[str, str], keys: Sequence[TrustedKey], version: str, commit: str
 ) -> Check:
     path = directory / provenance_name(version)
-    signed = f"signed by {verify_signature(path, keys).fingerprint}" if keys else "not signed"
-    statement = _json_of(path)
+    content = read_file(path)
+    key = verify_signature(path, content, keys) if keys else None
+    signed = f"signed by {key.fingerprint}" if key else "not signed"
+    statement = _parse_json(path.name, content)
     kind = (statement["_type"], statement["predicateType"])
     _same(path.name, "type", kind, (STATEMENT_TYPE, PREDICATE_TYPE))
     subjects = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
@@ -302,11 +324,9 @@ def _same(name: str, what: str, found: object, wanted: object) -> None:
         raise ReleaseFilesError(f"{name}: its {what} is {found}, and {wanted} is wanted")
 
 
-def _json_of(path: Path) -> Any:
-    """A JSON file. Raises FileMissingError and ReleaseFilesError."""
+def _parse_json(name: str, content: bytes) -> Any:
+    """What is in a JSON file. Raises ReleaseFilesError."""
     try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise FileMissingError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ReleaseFilesError(f"{path.name} is no JSON: {error}") from error
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ReleaseFilesError(f"{name} is no JSON: {error}") from error

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 from board_fixtures import Place, report_of
 from click.testing import CliRunner, Result
-from release_fixtures import DAMAGES, NewSigner, Signer, write_release
+from release_fixtures import DAMAGES, TARBALL, NewSigner, Signer, write_release
 
 from colibri_deploy.board_lock import board_lock
 from colibri_deploy.board_shell import BoardShell
 from colibri_deploy.cli import cli
-from colibri_deploy.errors import SignatureError
+from colibri_deploy.errors import ReleaseFilesError, SignatureError
 from colibri_deploy.process import run
+from colibri_deploy.release.archive import write_tar
 from colibri_deploy.release.released import Proof, Release
 from colibri_deploy.release.semver import is_older, is_version
 from colibri_deploy.release.signature import read_keys
-from colibri_deploy.release.sums import tarball_of
+from colibri_deploy.release.sums import tarball_of, write_engines, write_sums
 from colibri_deploy.sim import SimBoard
 from colibri_deploy.ssh import Connection
 from colibri_deploy.store import Item, Store
@@ -265,6 +266,27 @@ def board(root: Path, tmp_path: Path) -> Iterator[Store]:
         run_dir = served.home / served.board.workdir
         with board_lock(shell, str(run_dir), lambda owner: None, "test") as nonce:
             yield Store(shell, nonce)
+
+
+def test_what_is_changed_after_it_was_verified_is_not_pushed(
+    release_copy: Path, signer: Signer, tmp_path: Path
+) -> None:
+    release = Release.open(release_copy, read_keys(signer.public), tmp_path / "engines")
+    path, sums = release_copy / TARBALL, (release_copy / "SHA256SUMS").read_text()
+    good = path.read_bytes()
+    other = f"{TARBALL.removesuffix('.tar.gz')}/bin/colibri"
+    write_tar(path, [(other, 0o755, b"another engine")], 0)
+    write_engines(release_copy, "0.1.0")
+    write_sums(release_copy)  # now all but the signature agrees
+    with pytest.raises(ReleaseFilesError, match=f"^{TARBALL}: not what SHA256SUMS said"):
+        release.engine("x86_64")
+    path.write_bytes(good)
+    with pytest.raises(ReleaseFilesError, match=r"^colibri-0\.1\.0-engines\.sha256: not what"):
+        release.engine("x86_64")
+    write_engines(release_copy, "0.1.0")
+    proof = release.engine("x86_64").proof
+    assert proof is not None
+    assert proof.sums == sums != (release_copy / "SHA256SUMS").read_text()
 
 
 TAMPERED: dict[str, Callable[[Proof], Proof]] = {

@@ -36,7 +36,7 @@ def test_what_the_programs_believe_is_believed_here(
             command = ["ssh-keygen", "-Y", "verify", "-f", str(tmp_path / "allowed"), *words]
             subprocess.run(command, stdin=content, check=True)
         fingerprint = run(["ssh-keygen", "-lf", public]).stdout.split()[1]
-    assert verify(path, read_keys(public)).fingerprint == fingerprint
+    assert verify(path, path.read_bytes(), read_keys(public)).fingerprint == fingerprint
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,7 +49,7 @@ def test_a_flipped_bit_in_file_or_signature_is_refused(
     keys = read_keys(key.public)
     path.write_text("Content\n")
     with pytest.raises(SignatureError, match="SHA256SUMS is not signed by "):
-        verify(path, keys)
+        verify(path, path.read_bytes(), keys)
     path.write_text("content\n")
     good = signature.read_text()
     lines = good.splitlines()
@@ -57,9 +57,9 @@ def test_a_flipped_bit_in_file_or_signature_is_refused(
     lines[at] = f"{lines[at][:20]}{'B' if lines[at][20] == 'A' else 'A'}{lines[at][21:]}"
     signature.write_text("\n".join(lines) + "\n")
     with pytest.raises(SignatureError):
-        verify(path, keys)
+        verify(path, path.read_bytes(), keys)
     signature.write_text(good)
-    assert verify(path, keys) == keys[0]
+    assert verify(path, path.read_bytes(), keys) == keys[0]
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "minisign"])
@@ -71,11 +71,11 @@ def test_another_key_is_refused_and_one_of_several_is_enough(
     key.sign_file(path)
     (right,), (wrong,) = (read_keys(one.public) for one in (key, other))
     with pytest.raises(SignatureError) as caught:
-        verify(path, [wrong])
+        verify(path, path.read_bytes(), [wrong])
     assert caught.value.message == (
         f"SHA256SUMS is not signed by {wrong.fingerprint}: it was changed, or another key signed it"
     )
-    assert verify(path, [wrong, right]) == right
+    assert verify(path, path.read_bytes(), [wrong, right]) == right
 
 
 def test_a_minisign_comment_that_was_changed_is_refused(
@@ -86,7 +86,7 @@ def test_a_minisign_comment_that_was_changed_is_refused(
     signature = key.sign_file(path)
     signature.write_text(signature.read_text().replace(f"{NAMESPACE} SHA", f"{NAMESPACE} sha"))
     with pytest.raises(SignatureError, match="is not signed by"):
-        verify(path, read_keys(key.public))
+        verify(path, path.read_bytes(), read_keys(key.public))
 
 
 def test_a_signature_for_another_purpose_is_refused(tmp_path: Path, new_signer: NewSigner) -> None:
@@ -94,7 +94,7 @@ def test_a_signature_for_another_purpose_is_refused(tmp_path: Path, new_signer: 
     path.write_text("content\n")
     run(["ssh-keygen", "-Y", "sign", "-f", key.private, "-n", "file", path])
     with pytest.raises(SignatureError, match="is not signed by"):
-        verify(path, read_keys(key.public))
+        verify(path, path.read_bytes(), read_keys(key.public))
 
 
 @pytest.mark.parametrize("text", ["", "hello\n", "-----BEGIN SSH SIGNATURE-----\nAA\n", "\xff" * 9])
@@ -107,7 +107,7 @@ def test_a_signature_of_no_known_form_is_damaged(
     (trusted,) = read_keys(key.public)
     Path(f"{path}{trusted.suffix}").write_text(text, encoding="latin-1")
     with pytest.raises(SignatureError, match=r"the signature SHA256SUMS\.\w+ is damaged"):
-        verify(path, [trusted])
+        verify(path, path.read_bytes(), [trusted])
 
 
 def test_what_is_not_signed_says_which_signature_is_missing(
@@ -116,7 +116,7 @@ def test_what_is_not_signed_says_which_signature_is_missing(
     (tmp_path / "SHA256SUMS").write_text("content\n")
     keys = read_keys(new_signer("ed25519").public)
     with pytest.raises(SignatureError, match=r"is not signed: there is no SHA256SUMS\.sig"):
-        verify(tmp_path / "SHA256SUMS", keys)
+        verify(tmp_path / "SHA256SUMS", b"content\n", keys)
 
 
 def test_allowed_signers_and_comments_are_read(tmp_path: Path, new_signer: NewSigner) -> None:
