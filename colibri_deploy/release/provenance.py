@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from colibri_deploy.errors import ToolchainError
+from colibri_deploy.release.sbom import license_of
 from colibri_deploy.release.sums import SUMS_NAME, provenance_name, read_sums
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -38,8 +39,8 @@ def write_provenance(
 ) -> Path:
     """Writes the statement on the release in a directory that has its SHA256SUMS.
 
-    `parameters` are those of the command; `packages`, name to version, are the installed Python
-    packages that decide the bytes of a release. Raises ReleaseFilesError and ToolchainError.
+    `parameters` are those of the command; `packages`, name to version, are the Python packages that
+    were installed for it. Raises ReleaseFilesError and ToolchainError.
     """
     subjects = read_sums(directory / SUMS_NAME)
     statement = {
@@ -86,6 +87,7 @@ def _package(name: str, version: str) -> dict[str, Any]:
         "uri": f"pkg:pypi/{name}@{version}",
         "digest": {"sha256": hashlib.sha256("".join(lines).encode()).hexdigest()},
         "annotations": {
-            "digest": "of path,hash of the lines of RECORD, sorted, without .dist-info"
+            "digest": "of path,hash of the lines of RECORD, sorted, without .dist-info",
+            "license": license_of(found.metadata),
         },
     }

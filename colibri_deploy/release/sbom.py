@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The list of what is in a release (SBOM), as CycloneDX 1.6: https://cyclonedx.org/docs/1.6/json/
 
-It is the same when the release is built again with the same versions: its number is made of the
-digests of the files, and its time is the commit's.
+It is the same when the release is built again with the same pinned packages: its number is made of
+the digests of the files, its time is the commit's, and of a package that is not pinned it has the
+requirement alone. Which version of that was installed stands in the provenance.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from colibri_deploy.release.sums import (
     read_sums,
     sbom_name,
 )
+from colibri_deploy.release.versions import pinned_versions
 from colibri_deploy.toolchain import Toolchain
 
 _LICENSE = "Apache-2.0"
 _CLANG = re.compile(r"clang version (\S+)")
 _MUSL = re.compile(r'VERSION "([^"]+)"')
 _EXTRA = "release"  # of pyproject.toml: what releases are made with
+_BUILD_TOOLS = ("jinja2", "meson", "ninja")  # among the Python packages
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,11 @@ class Part:
     """A piece of software by others."""
 
     name: str
-    version: str
+    version: str  # empty: any that meets the requirement
     license: str  # an SPDX expression, or what the package says; empty: it says nothing
     purl: str
     needs: tuple[str, ...] = ()  # names of parts
+    requirement: str = ""  # such as ">=1.26"
 
 
 def write_sbom(
@@ -62,6 +66,7 @@ def write_sbom(
     engines = read_sums(directory / engines_name(version))
     tools, libraries = toolchain_parts(toolchain)
     python = python_parts(root)
+    tools += [part for part in python if part.name in _BUILD_TOOLS]
     record = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -111,7 +116,6 @@ def toolchain_parts(toolchain: Toolchain) -> tuple[list[Part], list[Part]]:
     tools = [
         Part("zig", zig, "MIT", f"pkg:pypi/ziglang@{zig}"),
         Part("clang", clang[1], "Apache-2.0 WITH LLVM-exception", f"pkg:generic/clang@{clang[1]}"),
-        *(_installed(name) for name in ("jinja2", "meson", "ninja")),
     ]
     libraries = [
         Part("musl", musl[1], "MIT", f"pkg:generic/musl@{musl[1]}"),
@@ -121,46 +125,74 @@ def toolchain_parts(toolchain: Toolchain) -> tuple[list[Part], list[Part]]:
 
 
 def python_parts(root: Path) -> list[Part]:
-    """What `colibri-deploy` and the making of a release need, and what that needs in turn.
+    """What `colibri-deploy` and the making of a release need, and what pinned packages need.
 
-    Versions and licences are those of the installed packages. Raises ToolchainError for one that
-    is not installed.
+    Versions and licences are those of the pinned packages that are installed. Raises ToolchainError
+    for one that is not.
     """
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"][_EXTRA]]
-    waiting = _applicable(wanted)
+    pinned = pinned_versions(root)
+    ranges: dict[str, set[str]] = {}
     parts: dict[str, Part] = {}
+    waiting = _wanted(root)
     while waiting:
-        name = waiting.pop()
-        if name not in parts:
-            parts[name] = _installed(name)
-            waiting += parts[name].needs
+        name, specifier = waiting.pop()
+        ranges.setdefault(name, set()).update({specifier} - {""})
+        if name in pinned and name not in parts:
+            found = _distribution(name)
+            needs = _applicable(found.requires or ())
+            purl = f"pkg:pypi/{name}@{found.version}"
+            names = tuple(sorted({need for need, _ in needs}))
+            parts[name] = Part(name, found.version, license_of(found.metadata), purl, names)
+            waiting += needs
+    for name in ranges.keys() - parts.keys():
+        requirement = ",".join(sorted(ranges[name]))
+        parts[name] = Part(name, "", "", f"pkg:pypi/{name}", requirement=requirement)
     return [parts[name] for name in sorted(parts)]
 
 
-def _installed(name: str) -> Part:
+def installed_packages(root: Path) -> dict[str, str]:
+    """Name to version of all that `colibri-deploy` and the making of a release need here.
+
+    Raises ToolchainError for a package that is not installed.
+    """
+    versions: dict[str, str] = {}
+    waiting = _wanted(root)
+    while waiting:
+        name, _ = waiting.pop()
+        if name not in versions:
+            found = _distribution(name)
+            versions[name] = found.version
+            waiting += _applicable(found.requires or ())
+    return versions
+
+
+def _wanted(root: Path) -> list[tuple[str, str]]:
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return _applicable([*project["dependencies"], *project["optional-dependencies"][_EXTRA]])
+
+
+def _distribution(name: str) -> importlib.metadata.Distribution:
     try:
-        found = importlib.metadata.distribution(name)
+        return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
         raise ToolchainError(f"{name} is not installed: pip install {name}") from None
-    license_text = _license_of(found.metadata)
-    needs = tuple(sorted(_applicable(found.requires or ())))
-    return Part(name, found.version, license_text, f"pkg:pypi/{name}@{found.version}", needs)
 
 
-def _applicable(requirements: Sequence[str]) -> list[str]:
-    """The names of the packages that are needed here, without extras."""
+def _applicable(requirements: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and version specifiers of the packages that are needed here, without extras."""
     from packaging.requirements import Requirement  # of the extra `release`
     from packaging.utils import canonicalize_name
 
     parsed = map(Requirement, requirements)
     here = {"extra": ""}
     return [
-        canonicalize_name(one.name) for one in parsed if not one.marker or one.marker.evaluate(here)
+        (canonicalize_name(one.name), str(one.specifier))
+        for one in parsed
+        if not one.marker or one.marker.evaluate(here)
     ]
 
 
-def _license_of(metadata: importlib.metadata.PackageMetadata) -> str:
+def license_of(metadata: importlib.metadata.PackageMetadata) -> str:
     """What a package says of its licence, from the most exact field that it has."""
     if "License-Expression" in metadata:
         return metadata["License-Expression"]
@@ -193,9 +225,13 @@ def _library(part: Part, kind: str) -> dict[str, Any]:
     component: dict[str, Any] = {
         "type": kind,
         "name": part.name,
-        "version": part.version,
         "purl": part.purl,
     }
+    if part.version:
+        component["version"] = part.version
+    else:
+        value = part.requirement or "any version"
+        component["properties"] = [{"name": "colibri:requirement", "value": value}]
     if kind == "library":  # what a tool is called may be a library's name, too
         component["bom-ref"] = part.purl
     if part.license:

@@ -19,7 +19,7 @@ from release_fixtures import COMMIT, EPOCH, VERSION
 
 from colibri_deploy.errors import ReleaseFilesError
 from colibri_deploy.process import run
-from colibri_deploy.release.sbom import write_sbom
+from colibri_deploy.release.sbom import installed_packages, write_sbom
 from colibri_deploy.release.sums import read_sums, tarball_of
 from colibri_deploy.toolchain import find_toolchain
 
@@ -92,11 +92,16 @@ def test_list_names_engines_libraries_and_tools_with_versions(
         "1.2.5",
         [{"expression": "MIT"}],
     )
-    for name in ("numpy", "paramiko", "cryptography"):  # the last is what paramiko needs
+    for name in ("click", "hatchling", "meson", "ziglang"):
         assert parts[name]["version"] == importlib.metadata.version(name)
-    assert parts["paramiko"]["licenses"] == [{"expression": "LGPL-2.1"}]
-    tools = {part["name"]: part["version"] for part in sbom["metadata"]["tools"]["components"]}
+    assert parts["click"]["licenses"] == [{"expression": "BSD-3-Clause"}]
+    for name, requirement in (("numpy", ">=1.26"), ("markupsafe", ">=2.0")):  # jinja2 needs that
+        properties = [{"name": "colibri:requirement", "value": requirement}]
+        assert parts[name]["properties"] == properties
+        assert not {"version", "licenses"} & parts[name].keys()
+    tools = {part["name"]: part.get("version") for part in sbom["metadata"]["tools"]["components"]}
     assert tools["zig"] == importlib.metadata.version("ziglang")
+    assert (tools["meson"], tools["ninja"]) == (importlib.metadata.version("meson"), None)
     assert tools["clang"].split(".")[0].isdecimal()
     assert sbom["metadata"]["timestamp"] == "2023-11-14T22:13:20+00:00"
 
@@ -106,9 +111,8 @@ def test_all_that_depends_on_something_is_in_the_list(sbom: Any) -> None:
     for entry in sbom["dependencies"]:
         assert {entry["ref"], *entry["dependsOn"]} <= refs
     by_ref = {entry["ref"]: entry["dependsOn"] for entry in sbom["dependencies"]}
-    version = importlib.metadata.version("paramiko")
-    needs = {ref.split("@")[0] for ref in by_ref[f"pkg:pypi/paramiko@{version}"]}
-    assert {"pkg:pypi/bcrypt", "pkg:pypi/cryptography", "pkg:pypi/pynacl"} <= needs
+    version = importlib.metadata.version("jinja2")
+    assert by_ref[f"pkg:pypi/jinja2@{version}"] == ["pkg:pypi/markupsafe"]
 
 
 def test_list_is_the_same_again_and_has_another_number_for_another_file(
@@ -128,6 +132,23 @@ def test_list_is_the_same_again_and_has_another_number_for_another_file(
     assert all(number.startswith("urn:uuid:") and number[23] == "5" for number in numbers)
 
 
+def test_another_version_of_a_package_that_is_not_pinned_stands_in_the_provenance_alone(
+    release_copy: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "site/numpy-99.0.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.4\nName: numpy\nVersion: 99.0\nRequires-Dist: rich\n")
+    before = installed_packages(root)
+    assert before["numpy"] == importlib.metadata.version("numpy")
+    assert {"paramiko", "cryptography", "bcrypt", "pynacl"} <= before.keys()
+    monkeypatch.syspath_prepend(str(metadata.parent.parent))
+    assert installed_packages(root)["numpy"] == "99.0"
+    first = (release_copy / f"colibri-{VERSION}.cdx.json").read_text()
+    facts = {"version": VERSION, "commit": COMMIT}
+    path = write_sbom(release_copy, **facts, epoch=EPOCH, root=root, toolchain=find_toolchain())
+    assert path.read_text() == first
+
+
 def test_statement_names_the_artifacts_the_commit_and_the_packages(signed_release: Path) -> None:
     statement = json.loads((signed_release / f"colibri-{VERSION}.intoto.json").read_text())
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
@@ -139,4 +160,5 @@ def test_statement_names_the_artifacts_the_commit_and_the_packages(signed_releas
     assert source["digest"] == {"gitCommit": COMMIT}
     assert package["uri"] == "pkg:pypi/deflate@0.9.0"
     assert len(package["digest"]["sha256"]) == 64
+    assert package["annotations"]["license"] == "MIT License"
     assert statement["predicate"]["runDetails"]["builder"]["id"].startswith("urn:")
