@@ -289,7 +289,7 @@ proven() {
     esac
     case $?,$said in
     0,*) ;;
-    127,* | *'option -- Y'*) # not there, or older than OpenSSH 8.1
+    127,* | *'option -- Y'* | *'option: Y'*) # not there, or older than OpenSSH 8.1; with musl
         echo host
         return
         ;;

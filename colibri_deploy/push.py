@@ -115,6 +115,7 @@ class Origin:
 
     engine: ReleasedEngine
     replaces: str | None  # version on the board, where it says one
+    may_be_downgrade: bool  # the board has an engine that says no version
     is_first_key: bool  # the board trusts no key yet, and this one from then on
 
 
@@ -230,7 +231,12 @@ def _origin(
             f"{name} has version {version}, and the release is {released.version}: "
             "--allow-downgrade goes back to it all the same"
         )
-    return Origin(released, version, is_first_key=key is not None and trusted is None)
+    return Origin(
+        released,
+        version,
+        may_be_downgrade=bool(state.current) and version is None,
+        is_first_key=key is not None and trusted is None,
+    )
 
 
 def _version(shell: BoardShell) -> str | None:

@@ -167,6 +167,7 @@ def _origin_record(origin: library.Origin | None) -> dict[str, object]:
     return {
         "version": origin.engine.version,
         "replaces_version": origin.replaces,
+        "may_be_downgrade": origin.may_be_downgrade,
         "signed_by": key,
         "is_first_key": origin.is_first_key,
         "signature": "checked on host" if key else "none",
@@ -229,6 +230,8 @@ def print_push(
 def _origin_line(origin: library.Origin, pushed: library.Pushed | None) -> str:
     """Which release it is, and who says so."""
     replaced = f", in place of {origin.replaces}" if origin.replaces else ""
+    if origin.may_be_downgrade:
+        replaced = ", in place of one that says no version and may be newer"
     key = _signer(origin)
     signed = f"signed by {key}" if key else "not signed"
     said = pushed.signature if pushed else _origin_record(origin)["signature"]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from colibri_deploy.sim import SimBoard
 from colibri_deploy.ssh import Connection
 from colibri_deploy.store import Item, Store
 from colibri_deploy.targets import load_targets, machine_arch, select
+
+ZIG = (sys.executable, "-m", "ziglang")
 
 Cli = Callable[..., Result]
 Push = Callable[..., dict[str, Any]]
@@ -145,6 +148,35 @@ def test_a_board_without_ssh_keygen_says_who_checked(
     assert push(place, signed_release)["signature"] == "checked on host only"
 
 
+OLD_SSH_KEYGEN = """
+#include <unistd.h>
+int main(int n, char **words)
+{
+    while (1) { /* the options of OpenSSH 8.0 */
+        switch (getopt(n, words, "ABHLQUXceghiklopquvxyC:D:E:F:I:N:O:P:R:V:f:n:s:t:z:")) {
+        case '?': return 1;
+        case -1: return 0;
+        }
+    }
+}
+"""
+
+
+def test_an_ssh_keygen_of_musl_that_is_too_old_leaves_the_check_to_the_host(
+    busybox: Callable[..., Place], push: Push, signed_release: Path, tmp_path: Path
+) -> None:
+    place = busybox()
+    source = tmp_path / "old.c"
+    source.write_text(OLD_SSH_KEYGEN)
+    musl = (*ZIG, "cc", "-target", f"{machine_arch()}-linux-musl", "-static")
+    run([*musl, source, "-o", tmp_path / "tools/ssh-keygen"])
+    assert (
+        "unrecognized option: Y"
+        in run([tmp_path / "tools/ssh-keygen", "-Y", "verify"], check=False).stderr
+    )
+    assert push(place, signed_release)["signature"] == "checked on host only"
+
+
 def test_busybox_with_ssh_keygen_checks_it(
     busybox: Callable[..., Place], push: Push, signed_release: Path
 ) -> None:
@@ -252,6 +284,24 @@ def test_an_older_version_is_refused_unless_told(
     assert done.exit_code == 52
     assert "has version 0.1.0, and the release is 0.0.9: --allow-downgrade goes back" in done.stderr
     assert push(place, tmp_path / "old", "--allow-downgrade")["version"] == "0.0.9"
+
+
+def test_an_engine_that_says_no_version_may_be_newer(
+    sim: Callable[..., Place],
+    push: Push,
+    colibri_deploy: Cli,
+    signed_release: Path,
+    signer: Signer,
+) -> None:
+    place = sim()
+    assert not push(place, signed_release)["may_be_downgrade"]
+    place.stored("colibri").write_text("#!/bin/sh\nexit 1\n")
+    words = ("--release", signed_release, "--release-key", signer.public)
+    done = colibri_deploy("push", *place.arguments, *words)
+    assert done.exit_code == 0, done.stderr
+    assert "version 0.1.0, in place of one that says no version and may be newer, " in done.stdout
+    record = push(place, signed_release)
+    assert (record["may_be_downgrade"], record["replaces_version"]) == (False, "0.1.0")
 
 
 @pytest.fixture
