@@ -30,9 +30,14 @@ def packages(release: Release, tell: Tell) -> Outcome:
     files = []
     for arch, debian in ARCHITECTURES.items():
         tell(f"packing the Debian package of {debian}")
-        files.append(release.artifact(f"colibri_{release.version}_{debian}.deb"))
+        files.append(release.artifact(f"colibri_{debian_version(release)}_{debian}.deb"))
         files[-1].write_bytes(_package(release, arch, debian))
     return Outcome({}, files)
+
+
+def debian_version(release: Release) -> str:
+    """The version as Debian orders it: "~" is before the end, so 1.0.0~rc.1 is before 1.0.0."""
+    return release.version.replace("-", "~", 1)
 
 
 def _package(release: Release, arch: str, debian: str) -> bytes:
@@ -40,7 +45,7 @@ def _package(release: Release, arch: str, debian: str) -> bytes:
     sums = (f"{hashlib.md5(text).hexdigest()}  {name}\n" for name, (_, text) in members.items())
     kib = sum(-(-len(text) // 1024) for _, text in members.values())
     facts = {
-        "version": release.version,
+        "version": debian_version(release),
         "architecture": debian,
         "maintainer": _MAINTAINER,
         "kib": str(kib),
@@ -95,7 +100,7 @@ def _changelog(release: Release) -> bytes:
     """CHANGELOG.md's section in the form of deb-changelog(5)."""
     lines = re.sub(r"^", "  ", (release.tree.changelog or "").replace("\n- ", "\n* "), flags=re.M)
     when = format_datetime(datetime.fromtimestamp(release.tree.epoch, UTC))
-    text = f"colibri ({release.version}) unstable; urgency=medium\n\n"
+    text = f"colibri ({debian_version(release)}) unstable; urgency=medium\n\n"
     text += f"{re.sub('^  - ', '  * ', lines)}\n\n -- {_MAINTAINER}  {when}\n"
     return text.encode()
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -21,6 +20,7 @@ from colibri_deploy.release import binaries
 from colibri_deploy.release.disassembly import read_objects
 from colibri_deploy.release.elf import read_elf
 from colibri_deploy.release.pipeline import Outcome, Release, Tell
+from colibri_deploy.release.semver import is_older, is_version
 from colibri_deploy.release.versions import pinned_versions
 from colibri_deploy.targets import machine_arch
 
@@ -35,6 +35,8 @@ _HEAD_LINES = 4
 def version(release: Release, tell: Tell) -> Outcome:
     """meson.build, the installed Python package and the tag, if there is one, agree."""
     tree = release.tree
+    if not is_version(tree.version):
+        raise PackagingError(f"meson.build has version {tree.version}: 1.2.3 or 1.2.3-rc.1 is one")
     if __version__ not in (tree.version, _UNKNOWN_VERSION):
         raise PackagingError(
             f"meson.build has version {tree.version}, and colibri-deploy is installed as "
@@ -167,16 +169,13 @@ def size(release: Release, tell: Tell) -> Outcome:
 
 def last_release(release: Release) -> dict[str, Any] | None:
     """release.json of the highest version below this one beside it; None: there is none."""
-    found = []
+    last: dict[str, Any] | None = None
     for path in release.dist_dir.parent.glob("*/release.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
-        if _order(record["version"]) < _order(release.version):
-            found.append(record)
-    return max(found, key=lambda record: _order(record["version"]), default=None)
-
-
-def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version))
+        is_earlier = is_older(record["version"], release.version)
+        if is_earlier and (last is None or is_older(last["version"], record["version"])):
+            last = record
+    return last
 
 
 def emulation(release: Release, tell: Tell) -> Outcome:
