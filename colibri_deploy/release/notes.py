@@ -17,11 +17,10 @@ NOTES_NAME = "RELEASE-NOTES.md"
 def notes(release: Release, tell: Tell) -> Outcome:
     """RELEASE-NOTES.md: what is new, from CHANGELOG.md, and what the files are."""
     golden = load_goldens()[0]
-    tag = "" if release.tree.tags else ", untagged"
     lines = [f"| {path.name} | {path.stat().st_size:,} |" for path in artifacts(release)]
     text = "\n".join(
         [
-            f"# Colibri {release.version}{tag}",
+            f"# Colibri {release.version}",
             "",
             release.tree.changelog or "",
             "",
@@ -47,7 +46,6 @@ def record(release: Release, tell: Tell) -> Outcome:
     content: dict[str, Any] = {
         "version": release.version,
         "commit": release.tree.commit,
-        "tag": f"v{release.version}" if release.tree.tags else "untagged",
         "source_date_epoch": release.tree.epoch,
         "compiler": {
             "name": release.toolchain.compiler,

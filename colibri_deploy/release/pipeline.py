@@ -6,7 +6,8 @@
     build/release/<arch>/       what is packed
     dist/<version>/             the release
 
-A step is run again when the commit, a file or a tool's version has changed, or what it wrote.
+A step is run again when the commit, a file or a tool's version has changed, or what it wrote. A
+check is quick, looks also at what else lies around, and is run each time; a record is written anew.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from colibri_deploy.release.sums import file_sha256
 from colibri_deploy.release.tree import SourceTree
 from colibri_deploy.toolchain import Toolchain
 
-Kind = Literal["gate", "build", "artifact", "record"]  # records are written anew each time
+Kind = Literal["check", "gate", "build", "artifact", "record"]
+_ANEW = ("check", "record")  # what these look at is no part of the release's key
 Status = Literal["done", "kept", "skipped"]  # kept: done before, and nothing has changed
 
 
@@ -87,7 +89,7 @@ Tell = Callable[[str], None]  # told what takes long
 
 @dataclass(frozen=True)
 class Step:
-    """One step: a gate that must be passed, or something that is made."""
+    """One step: a gate or check that must be passed, or something that is made."""
 
     name: str
     kind: Kind
@@ -149,6 +151,8 @@ def run_steps(
         elif kept := state.kept(step):
             result = kept
         elif only and step.name not in only:
+            if step.kind != "record":  # what it left out stands in the provenance
+                release.results[step.name] = StepResult("skipped", {}, (), 0.0, "not in --only")
             continue
         else:
             watch.begin(step)
@@ -159,7 +163,7 @@ def run_steps(
             result = StepResult(
                 status, outcome.facts, tuple(outcome.files), seconds, outcome.skipped
             )
-            if step.kind != "record":
+            if step.kind not in _ANEW:
                 state.remember(step, result)
         release.results[step.name] = result
         watch.end(step, result)
@@ -180,7 +184,7 @@ class State:
     def kept(self, step: Step) -> StepResult | None:
         """What the step found when it ran; None: it has to run."""
         entry = self._steps.get(step.name)
-        if step.kind == "record" or entry is None or entry["key"] != self._key(step):
+        if step.kind in _ANEW or entry is None or entry["key"] != self._key(step):
             return None
         files = {Path(path): sha256 for path, sha256 in entry["files"].items()}
         if any(not path.is_file() or file_sha256(path) != sha for path, sha in files.items()):

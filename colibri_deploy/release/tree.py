@@ -32,7 +32,7 @@ class SourceTree:
     @functools.cached_property
     def digest(self) -> str:
         """A hash over commit and files: what is made of an equal tree need not be made again."""
-        digest = hashlib.sha256(f"{self.commit} {self.epoch} {self.tags}".encode())
+        digest = hashlib.sha256(f"{self.commit} {self.epoch}".encode())
         for path, mode in self.files.items():
             content = hashlib.sha256((self.root / path).read_bytes()).hexdigest()
             digest.update(f"{content} {mode:o} {path}\n".encode())

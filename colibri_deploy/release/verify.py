@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import stat
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,8 @@ from colibri_deploy.release.sums import (
 _SBOM = sbom_name("").removeprefix("colibri-")  # how its name ends
 _BLOBS = "blobs/"  # of an OCI image; some are archives themselves
 _GZIP = b"\x1f\x8b"
+_STEP = re.compile("[a-z]+")  # of a release: its name
+_COMMIT = re.compile("[0-9a-f]{40}")
 _AR_MAGIC = b"!<arch>\n"
 _AR_HEADER = 60  # bytes: name 16, time 12, ids 12, mode 8, size 10, end 2
 
@@ -229,7 +232,7 @@ def _check_zip(path: Path) -> int:
                 if not (stat.S_ISREG(mode) or mode == 0):
                     raise ArchiveError(f"{info.filename!r} is no regular file")
                 check_member(info.filename, stat.S_IMODE(mode), info.file_size, names)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError) as error:
         raise ArchiveError(f"it is damaged: {error}") from error
     return len(names)
 
@@ -275,7 +278,13 @@ def _check_record(directory: Path, sums: dict[str, str], version: str, on_check:
     record = _parse_json(RECORD_NAME, read_file(directory / RECORD_NAME))
     _same(RECORD_NAME, "version", record["version"], version)
     _agree(RECORD_NAME, record["artifacts"], sums)
+    listed = {one["name"] for one in record["artifacts"]}
+    strange = sorted(sums.keys() - listed - {RECORD_NAME})
+    if strange:
+        raise ReleaseFilesError(f"{', '.join(strange)}: in {SUMS_NAME}, and not in {RECORD_NAME}")
     commit = str(record["commit"])
+    if not _COMMIT.fullmatch(commit):
+        raise ReleaseFilesError(f"{RECORD_NAME}: {commit!r} is no commit")
     on_check(Check("record", f"version {version}, commit {commit}, the same files"))
     return commit
 
@@ -307,9 +316,14 @@ def _check_provenance(
     _same(path.name, "type", kind, (STATEMENT_TYPE, PREDICATE_TYPE))
     subjects = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
     _same(path.name, "list of files", subjects, sums)
-    source = statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+    definition = statement["predicate"]["buildDefinition"]
+    source = definition["resolvedDependencies"][0]
     _same(path.name, "commit", source["digest"]["gitCommit"], commit)
-    return Check("provenance", f"{signed}, of the same commit and files")
+    left_out = definition["externalParameters"]["skip"]
+    if not all(_STEP.fullmatch(name) for name in left_out):
+        raise ReleaseFilesError(f"{path.name}: {left_out!r} are no steps")
+    without = f"; made without the steps {', '.join(left_out)}" if left_out else ""
+    return Check("provenance", f"{signed}, of the same commit and files{without}")
 
 
 def _agree(name: str, listed: Sequence[dict[str, str]], sums: dict[str, str]) -> None:

@@ -28,7 +28,7 @@ from colibri_deploy.release.archive import write_tar
 from colibri_deploy.release.provenance import write_provenance
 from colibri_deploy.release.sbom import write_sbom
 from colibri_deploy.release.signature import sign
-from colibri_deploy.release.sums import SUMS_NAME, write_engines, write_sums
+from colibri_deploy.release.sums import SUMS_NAME, is_covered, write_engines, write_sums
 from colibri_deploy.toolchain import find_toolchain
 
 VERSION = "0.1.0"
@@ -197,7 +197,9 @@ def write_release(
     seal_release(directory, root, version)
 
 
-def seal_release(directory: Path, root: Path, version: str = VERSION) -> None:
+def seal_release(
+    directory: Path, root: Path, version: str = VERSION, skip: tuple[str, ...] = ()
+) -> None:
     """Writes all that tells of the other files of a release."""
     write_engines(directory, version)
     write_sbom(
@@ -208,19 +210,29 @@ def seal_release(directory: Path, root: Path, version: str = VERSION) -> None:
         root=root,
         toolchain=find_toolchain(),
     )
+    write_record(directory, version)
+    write_sums(directory)
+    write_provenance(
+        directory,
+        version=version,
+        commit=COMMIT,
+        parameters={"skip": skip, "tag": "untagged"},
+        packages={"deflate": "0.9.0"},
+    )
+
+
+def write_record(directory: Path, version: str = VERSION) -> None:
+    """Writes release.json about the files that are there."""
     record = {
         "version": version,
         "commit": COMMIT,
         "artifacts": [
             {"name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-            for path in directory.glob("*.tar.gz")
+            for path in directory.iterdir()
+            if is_covered(path.name) and path.name != "release.json"
         ],
     }
     (directory / "release.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
-    write_sums(directory)
-    write_provenance(
-        directory, version=version, commit=COMMIT, parameters={}, packages={"deflate": "0.9.0"}
-    )
 
 
 @pytest.fixture(scope="session")

@@ -183,7 +183,8 @@ def test_the_debian_package_installs_and_runs(
     (tmp_path / "var/lib/dpkg/status").touch()
     dpkg: list[str | Path] = [require_program("dpkg"), f"--root={tmp_path}"]
     package = made / f"colibri_{VERSION}_{DEBIAN[arch]}.deb"
-    run([*dpkg, "--force-architecture", "--force-not-root", "--install", package])
+    as_anybody = ("--force-not-root", "--force-bad-path")  # whose PATH may lack /sbin
+    run([*dpkg, "--force-architecture", *as_anybody, "--install", package])
     assert "Status: install ok installed" in run([*dpkg, "--status", "colibri"]).stdout
     assert run([*dpkg, "--verify", "colibri"]).stdout == ""
     engine = [*runner(arch), str(tmp_path / "usr/bin/colibri")]
@@ -276,10 +277,9 @@ def test_a_c_program_is_linked_with_the_library_wherever_it_lies(
         assert run([*runner("riscv64"), tmp_path / "load", model], check=False).status == status
 
 
-def test_the_record_says_what_was_made_and_that_no_tag_was_there(made: Path) -> None:
+def test_the_record_says_what_was_made_and_the_provenance_how(made: Path) -> None:
     record = json.loads((made / "release.json").read_text(encoding="utf-8"))
     assert record["version"] == VERSION
-    assert record["tag"] in ("untagged", f"v{VERSION}")
     listed = {one["name"]: one["sha256"] for one in record["artifacts"]}
     assert len(listed) == 23
     for name, sha256 in listed.items():
@@ -289,6 +289,7 @@ def test_the_record_says_what_was_made_and_that_no_tag_was_there(made: Path) -> 
     statement = json.loads((made / f"colibri-{VERSION}.intoto.json").read_text(encoding="utf-8"))
     parameters = statement["predicate"]["buildDefinition"]["externalParameters"]
     assert parameters["skip"] == ["clean", "tests", "isa"]
+    assert parameters["tag"] in ("untagged", f"v{VERSION}")
 
 
 def test_a_section_that_has_grown_much_since_the_last_release_stops(

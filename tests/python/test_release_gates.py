@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +14,10 @@ import pytest
 
 from colibri_deploy.errors import PackagingError
 from colibri_deploy.process import run
-from colibri_deploy.release import gates
+from colibri_deploy.release import deb, gates, notes
 from colibri_deploy.release.elf import read_elf
-from colibri_deploy.release.pipeline import Outcome, Release, Step, run_steps
+from colibri_deploy.release.pipeline import Outcome, Release, Step, StepResult, run_steps
+from colibri_deploy.release.steps import STEPS
 from colibri_deploy.release.tree import read_tree
 from colibri_deploy.toolchain import find_toolchain
 
@@ -98,16 +101,25 @@ def commit(root: Path) -> None:
     git(root, "commit", "--quiet", "--message", "all")
 
 
+toolchain = functools.cache(find_toolchain)
+
+
 def release_of(root: Path) -> Release:
     """The release of a checkout, with the tools of this environment."""
     return Release(
         tree=read_tree(root),
-        toolchain=find_toolchain(),
+        toolchain=toolchain(),
         versions={},
         documents={},
         build_dir=root.parent / "build",
         dist_dir=root.parent / "dist/0.1.0",
     )
+
+
+def step_of(name: str) -> Step:
+    """The step of releases of that name."""
+    (step,) = (step for step in STEPS if step.name == name)
+    return step
 
 
 def passes(root: Path, gate: Callable[[Release, Callable[[str], None]], Outcome]) -> Outcome:
@@ -141,6 +153,87 @@ def test_a_change_that_is_not_committed_stops(name: str, checkout: Path) -> None
     with pytest.raises(PackagingError) as stopped:
         passes(checkout, gates.clean)
     assert stopped.value.details.endswith(name)
+
+
+def test_checks_run_again_where_artifacts_are_kept(checkout: Path) -> None:
+    checks = [step for step in STEPS if step.name in ("changelog", "clean", "size")]
+    assert {step.kind for step in checks} == {"check"}
+    clean = [step for step in checks if step.name == "clean"]
+    assert run_steps(release_of(checkout), clean)["clean"].status == "done"
+    (checkout / "planted.h").touch()
+    with pytest.raises(PackagingError, match="the checkout is not what is committed"):
+        run_steps(release_of(checkout), clean)
+
+
+def test_notes_and_record_are_the_same_with_a_tag_and_without(checkout: Path) -> None:
+    def written() -> list[bytes]:
+        release = release_of(checkout)
+        release.results["compile"] = StepResult("done", {}, (), 0.0)
+        return [
+            path.read_bytes()
+            for step in (notes.notes, notes.record)
+            for path in step(release, lambda what: None).files
+        ]
+
+    before, digest = written(), release_of(checkout).key
+    git(checkout, "tag", "v0.1.0")
+    assert (written(), release_of(checkout).key) == (before, digest)
+
+
+def test_a_file_that_no_step_has_made_stops(checkout: Path) -> None:
+    def writing(release: Release, tell: Callable[[str], None]) -> Outcome:
+        release.dist_dir.mkdir(parents=True)
+        for name in ("made", "leftover.bin"):
+            release.artifact(name).touch()
+        return Outcome({}, [release.artifact("made")])
+
+    steps = [Step("write", "artifact", "write files", writing), step_of("sbom")]
+    with pytest.raises(PackagingError, match=r"now has made leftover\.bin in .*: remove it"):
+        run_steps(release_of(checkout), steps)
+
+
+def test_the_notes_are_written_anew_when_there_are_other_files(checkout: Path) -> None:
+    def writing(release: Release, tell: Callable[[str], None]) -> Outcome:
+        release.dist_dir.mkdir(parents=True, exist_ok=True)
+        release.artifact("more.deb").touch()
+        return Outcome({}, [release.artifact("more.deb")])
+
+    steps = [Step("deb", "artifact", "write a file", writing), step_of("notes")]
+    release = release_of(checkout)
+    for skip, is_named in ((("deb",), False), ((), True)):
+        run_steps(release, steps, skip=skip)
+        assert ("| more.deb |" in release.artifact("RELEASE-NOTES.md").read_text()) == is_named
+
+
+def test_the_provenance_names_what_only_and_skip_left_out(checkout: Path) -> None:
+    steps = [step_of(name) for name in ("changelog", "clean", "licences", "sums", "provenance")]
+    release = release_of(checkout)
+    release.dist_dir.mkdir(parents=True)
+    run_steps(release, steps, only=("changelog", "sums", "provenance"), skip=("licences",))
+    statement = json.loads(release.artifact("colibri-0.1.0.intoto.json").read_text())
+    parameters = statement["predicate"]["buildDefinition"]["externalParameters"]
+    assert parameters == {"version": "0.1.0", "skip": ["clean", "licences"], "tag": "untagged"}
+
+
+def test_the_last_release_is_that_of_semver(checkout: Path) -> None:
+    (checkout / "meson.build").write_text("project('colibri', 'c', version : '1.0.0')\n")
+    release = release_of(checkout)
+    for version in ("0.9.0", "1.0.0-rc.1", "1.0.0-alpha", "1.0.1-rc.1"):
+        path = release.dist_dir.parent / version / "release.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"version": version}))
+    last = gates.last_release(release)
+    assert last is not None
+    assert last["version"] == "1.0.0-rc.1"
+
+
+def test_dpkg_takes_a_pre_release_for_older(
+    checkout: Path, require_program: Callable[[str], Path]
+) -> None:
+    (checkout / "meson.build").write_text("project('colibri', 'c', version : '1.0.0-rc.1')\n")
+    version = deb.debian_version(release_of(checkout))
+    run([require_program("dpkg"), "--compare-versions", version, "lt", "1.0.0"])
+    assert version == "1.0.0~rc.1"
 
 
 def test_a_source_without_licence_stops(checkout: Path) -> None:

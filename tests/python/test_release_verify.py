@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -21,6 +22,7 @@ from release_fixtures import (
     NewSigner,
     Signer,
     seal_release,
+    write_record,
 )
 
 from colibri_deploy.errors import ArchiveError, RebuildError, ReleaseFilesError
@@ -139,6 +141,8 @@ def edit(path: Path, old: str, new: str) -> None:
         ("release.json", '"sha256": "', '"sha256": "0', "release.json and SHA256SUMS do not agree"),
         ("release.json", '"commit"', '"comit"', "release.json, SBOM or provenance is not of the"),
         ("release.json", "{", "", "release.json is no JSON"),
+        ("release.json", "{", "[" * 100_000, "release.json is no JSON"),
+        ("release.json", COMMIT, "--upload-pack=x", "release.json: '--upload-pack=x' is no commit"),
         ("colibri-0.1.0.cdx.json", COMMIT, "0" * 40, "colibri-0.1.0.cdx.json: its commit is 000"),
         ("colibri-0.1.0-engines.sha256", "linux-x86", "linux-y86", f"{TARBALL}/colibri-0.1.0-lin"),
     ],
@@ -147,11 +151,31 @@ def test_files_that_do_not_agree_are_told(
     release_copy: Path, signer: Signer, file: str, old: str, new: str, message: str
 ) -> None:
     edit(release_copy / file, old, new)
+    if file != "release.json":
+        write_record(release_copy)
     write_sums(release_copy)
     signer.sign(release_copy)
     with pytest.raises(ReleaseFilesError) as caught:
         checked(release_copy, signer)
     assert caught.value.message.startswith(message)
+
+
+def test_a_file_that_was_signed_and_is_not_in_the_record_is_told(
+    release_copy: Path, signer: Signer
+) -> None:
+    (release_copy / "leftover.bin").write_text("left over\n")
+    write_sums(release_copy)
+    signer.sign(release_copy)
+    with pytest.raises(ReleaseFilesError, match=r"^leftover\.bin: in SHA256SUMS, and not in rel"):
+        checked(release_copy, signer)
+
+
+def test_steps_that_were_left_out_are_told(release_copy: Path, root: Path, signer: Signer) -> None:
+    seal_release(release_copy, root, skip=("clean", "tests"))
+    signer.sign(release_copy)
+    checks: list[Check] = []
+    verify_release(release_copy, read_keys(signer.public), checks.append)
+    assert checks[-1].detail.endswith(" and files; made without the steps clean, tests")
 
 
 def test_a_statement_on_other_files_is_told(release_copy: Path, signer: Signer) -> None:
@@ -174,6 +198,16 @@ def write_deb(path: Path, name: str) -> None:
     path.write_bytes(b"!<arch>\n" + header.encode() + data)
 
 
+def newer_zip() -> bytes:
+    """A ZIP archive of which the list says that only version 25.5 of ZIP can read its member."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x", "x")
+    data = bytearray(file.getvalue())
+    data[data.index(b"PK\x01\x02") + 6] = 255
+    return bytes(data)
+
+
 @pytest.mark.parametrize(
     ("write", "name", "message"),
     [
@@ -187,6 +221,11 @@ def write_deb(path: Path, name: str) -> None:
             lambda path, name: path.write_bytes(b"PK"),
             "x",
             "a.whl: it is damaged: File is not a zip",
+        ),
+        (
+            lambda path, name: path.write_bytes(newer_zip()),
+            "x",
+            "a.whl: it is damaged: zip file version 25.5",
         ),
     ],
 )
