@@ -322,8 +322,8 @@ def _check_provenance(
     left_out = definition["externalParameters"]["skip"]
     if not all(_STEP.fullmatch(name) for name in left_out):
         raise ReleaseFilesError(f"{path.name}: {left_out!r} are no steps")
-    without = f"; made without the steps {', '.join(left_out)}" if left_out else ""
-    return Check("provenance", f"{signed}, of the same commit and files{without}")
+    gaps = f"; left out: {', '.join(left_out)}" if left_out else ""
+    return Check("provenance", f"{signed}, of the same commit and files{gaps}")
 
 
 def _agree(name: str, listed: Sequence[dict[str, str]], sums: dict[str, str]) -> None:

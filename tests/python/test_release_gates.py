@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -205,7 +206,8 @@ def test_the_notes_are_written_anew_when_there_are_other_files(checkout: Path) -
         assert ("| more.deb |" in release.artifact("RELEASE-NOTES.md").read_text()) == is_named
 
 
-def test_the_provenance_names_what_only_and_skip_left_out(checkout: Path) -> None:
+def test_the_provenance_names_what_only_and_skip_left_out(checkout: Path, root: Path) -> None:
+    shutil.copy(root / "pyproject.toml", checkout)
     steps = [step_of(name) for name in ("changelog", "clean", "licences", "sums", "provenance")]
     release = release_of(checkout)
     release.dist_dir.mkdir(parents=True)

@@ -175,7 +175,7 @@ def test_steps_that_were_left_out_are_told(release_copy: Path, root: Path, signe
     signer.sign(release_copy)
     checks: list[Check] = []
     verify_release(release_copy, read_keys(signer.public), checks.append)
-    assert checks[-1].detail.endswith(" and files; made without the steps clean, tests")
+    assert checks[-1].detail.endswith(" and files; left out: clean, tests")
 
 
 def test_a_statement_on_other_files_is_told(release_copy: Path, signer: Signer) -> None:
