@@ -16,6 +16,7 @@ import pytest
 from tokenizers import Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
+from colibri_deploy import chat_fit
 from colibri_deploy.chat_form import ChatForm, Conversation, Strings, Trims, get_form, put_form
 from colibri_deploy.chat_template import ChatTemplate, add_chat_form, hub_template
 from colibri_deploy.errors import ConversionError, ModelFormatError
@@ -282,6 +283,48 @@ def test_a_template_without_a_form_is_named_with_the_reason(
     begin = json.dumps(source[:60], ensure_ascii=False)
     assert note.startswith(f"the chat template {begin} has no compact form: {reason}")
     assert note.endswith("; the model works, but without --chat")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}" + LOOP,
+        "{{ 'x' * 800000000 }}" + LOOP,
+        "{{ 9 ** (9 ** 9) }}" + LOOP,  # computed when it is compiled
+    ],
+)
+def test_a_template_that_computes_without_end_is_stopped(
+    section: bytes, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_fit, "_CPU_SECONDS", 1)
+    same, (note,) = add_chat_form(section, ChatTemplate(source, {}), VOCAB)
+    assert same == section
+    assert "has no compact form: it takes too long, or too much memory; the model works" in note
+
+
+def test_a_template_that_is_late_is_stopped(
+    section: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_fit, "_WALL_SECONDS", 0.01)
+    same, (note,) = add_chat_form(section, ChatTemplate(CHATML, {}), VOCAB)
+    assert same == section
+    assert "has no compact form: it takes too long, or too much memory; the model works" in note
+
+
+def test_a_template_sends_nothing_to_the_terminal(section: bytes) -> None:
+    source = "\x9b31m\u202e{{ raise_exception('\x1b]0;pwned\x07\x1b[31m') }}"
+    (note,) = add_chat_form(section, ChatTemplate(source, {}), VOCAB)[1]
+    assert note.startswith('the chat template "?31m?{{ raise_exception(')
+    assert "it cannot be rendered (?]0;pwned??[31m); the model works" in note
+    assert note.isprintable()
+
+
+def test_a_template_that_writes_no_text_has_no_form(section: bytes) -> None:
+    for half in ("\ud800", '{{ "\\ud800" }}'):
+        same, (note,) = add_chat_form(section, ChatTemplate(half + CHATML, {}), VOCAB)
+        assert same == section
+        assert "has no compact form: it writes what is no text; " in note
+        assert note.isprintable()
 
 
 def test_a_token_that_the_model_lacks_is_in_no_form(section: bytes) -> None:
