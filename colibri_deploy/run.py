@@ -17,7 +17,7 @@ from colibri_deploy.ssh import Connection, Dialogue, Sinks
 from colibri_deploy.store import Store
 
 _MOST_SECONDS = 7 * 86400.0
-_MOST_BYTES = 120_000  # of a prompt: Linux gives an argument 128 KiB
+_MOST_BYTES = 120_000  # of a prompt or a system text: Linux gives an argument 128 KiB
 _INPUT = 11  # the engine's status for what its model cannot take
 
 
@@ -55,8 +55,7 @@ class Engine:
         Where this raises anything, KeyboardInterrupt too, the engine ends on the board. Raises
         EngineError, InputError and BoardConnectionError.
         """
-        if len(os.fsencode(prompt)) > _MOST_BYTES:
-            raise InputError(f"the prompt is longer than {_MOST_BYTES:,} bytes")
+        _check_size("prompt", prompt)
         words = [*self._model, "--prompt", prompt, *self._arguments(options)]
         self._check(self._shell.stream("stream", *words, sinks=sinks, timeout_s=_MOST_SECONDS))
 
@@ -64,8 +63,10 @@ class Engine:
     def chat(self, options: RunOptions, system: str | None, sinks: Sinks) -> Iterator[Chat]:
         """A conversation with one engine, which ends with the context.
 
-        Raises InputError if the model has no chat form or takes no system text, and as `generate`.
+        Raises InputError if the model has no chat form, or if it takes no system text or none of
+        that length, and as `generate`.
         """
+        _check_size("system text", system or "")
         words = [*self._model, "--chat", *([] if system is None else ["--system", system])]
         answer = self._shell.attempt("run", *words, "--tokenize")  # of no turn at all
         said = answer.stderr.decode(errors="replace").strip().removeprefix("colibri: error: ")
@@ -91,6 +92,11 @@ class Engine:
                 f"the engine on {self._name} ends with {ending(status)}",
                 details=said.decode(errors="replace").strip(),
             )
+
+
+def _check_size(what: str, text: str) -> None:
+    if len(os.fsencode(text)) > _MOST_BYTES:
+        raise InputError(f"the {what} is longer than {_MOST_BYTES:,} bytes")
 
 
 class Chat:

@@ -249,3 +249,15 @@ def test_a_chat_with_a_model_that_has_no_chat_form_is_refused(
         ": the model has no chat form; give it a text to continue, or convert it again with a chat "
         "template that has one (`colibri-deploy run`, `colibri-deploy convert`)\n"
     )
+
+
+def test_a_text_that_is_too_long_for_an_argument_is_refused(
+    sim: Callable[..., Place], deploy: Deploy, model: Path
+) -> None:
+    place = sim()
+    assert deploy("push", *place.arguments, "--model", model).status == 0
+    text = "é" * 60_000 + "x"
+    for words, what in ((("run", text), "prompt"), (("chat", "--system", text), "system text")):
+        done = deploy(*words, *place.arguments)
+        assert (done.status, done.stdout) == (11, "")
+        assert done.stderr == f"error: the {what} is longer than 120,000 bytes\n"
