@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 
@@ -45,7 +46,9 @@ from colibri_deploy.ssh import Connection
 @click.option("--allow-downgrade", is_flag=True, help="Push a release older than what is there.")
 @click.option("--dry-run", is_flag=True, help="Look at the boards, write nothing there.")
 @many_options
+@click.pass_context
 def push(
+    ctx: click.Context,
     choose: Callable[[], list[BoardChoice]],
     build_dir: Path,
     model: Path | None,
@@ -65,6 +68,11 @@ def push(
     With --release, its signature is checked here before a board is reached, and by the boards that
     can. A board keeps the key of the first release, and refuses those of another.
     """
+    if place is None:
+        for name in ("release_key", "allow_unsigned", "allow_downgrade"):
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                option = "--" + name.replace("_", "-")
+                raise click.UsageError(f"{option} goes with --release")
     shows: list[Callable[[], None]] = []
     choices = choose()
     released: dict[str, ReleasedEngine] = {}  # by architecture

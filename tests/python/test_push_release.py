@@ -390,3 +390,12 @@ def test_versions_have_the_order_of_semver() -> None:
         ]
     assert not is_older("1.0.0+a", "1.0.0+b")
     assert not any(is_version(text) for text in ("1.0", "v1.0.0", "1.0.0-", "", "0+unknown"))
+
+
+def test_what_is_said_of_a_release_goes_with_one(colibri_deploy: Cli, signer: Signer) -> None:
+    words = ("--host", "pi@192.0.2.10", "--target", "rpi5")
+    key = ("--release-key", signer.public)
+    for option in (key, ("--allow-unsigned",), ("--allow-downgrade",)):
+        done = colibri_deploy("push", *words, *option)
+        assert done.exit_code == 2
+        assert f"Error: {option[0]} goes with --release\n" in done.stderr
