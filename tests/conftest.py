@@ -64,7 +64,7 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The directory of shared fixtures: $COLIBRI_SHARED, or ../shared beside the project."""
-    path = Path(os.environ.get("COLIBRI_SHARED", ROOT.parent / "shared"))
+    path = Path(os.environ.get("COLIBRI_SHARED") or ROOT.parent / "shared")
     if not (path / "fixtures").is_dir():
         lacking(f"no fixtures in {path}: set COLIBRI_SHARED to the directory that holds fixtures/")
     return path
