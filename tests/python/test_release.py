@@ -9,7 +9,6 @@ changed while they run, and tests/kernels/test_isa_escape.py reads the objects.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -216,8 +215,8 @@ def test_the_image_holds_a_program_for_each_platform(
     config = json.loads(blob(manifest["config"]))
     assert (config["architecture"], config["os"]) == (DEBIAN[arch], "linux")
     (layer,) = manifest["layers"]
-    with tarfile.open(fileobj=io.BytesIO(blob(layer))) as archive:
-        archive.extractall(tmp_path, filter="data")
+    (tmp_path / "layer").write_bytes(blob(layer))
+    run(["tar", "--extract", "--file", "layer"], cwd=tmp_path)
     (entry,) = config["config"]["Entrypoint"]
     version = run([*runner(arch), f"{tmp_path}{entry}", "--version"]).stdout
     assert version.startswith(f"colibri {VERSION} ({arch})\n")

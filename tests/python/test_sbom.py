@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def test_engines_can_be_checked_where_the_tarballs_are_unpacked(
     signed_release: Path, tmp_path: Path
 ) -> None:
     for tarball in signed_release.glob("*.tar.gz"):
-        shutil.unpack_archive(tarball, tmp_path, filter="data")
+        run(["tar", "--extract", "--file", tarball], cwd=tmp_path)
     listed = signed_release / "colibri-0.1.0-engines.sha256"
     assert run(["sha256sum", "--strict", "--check", listed], cwd=tmp_path).stdout == (
         "colibri-0.1.0-linux-aarch64/bin/colibri: OK\ncolibri-0.1.0-linux-x86_64/bin/colibri: OK\n"
