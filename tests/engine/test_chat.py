@@ -80,7 +80,7 @@ class Talk:
 
     def __init__(self, asked: Engine, root: Json, form: ChatForm, tmp_path: Path) -> None:
         self.engine, self.form = asked, form
-        self.library = Tokenizer.from_str(json.dumps(root))
+        self.reference = Tokenizer.from_str(json.dumps(root))
         self.numbers = {t["content"]: t["id"] for t in root["added_tokens"] if t["special"]}
         self.special = list(self.numbers)
         asked.open(put_form(section_of(root, tmp_path), form), 1100)
@@ -100,7 +100,7 @@ class Talk:
 
     def ids(self, text: str) -> list[int]:
         """The library's."""
-        return list(self.library.encode(text, add_special_tokens=False).ids)
+        return list(self.reference.encode(text, add_special_tokens=False).ids)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def said_ids(one: Talk, text: str, way: Json) -> list[int]:
     for part in re.split(
         f"({'|'.join(map(re.escape, one.special))})", one.written("\ue000", **shown)
     ):
-        one.library.encode_special_tokens = part not in one.special
+        one.reference.encode_special_tokens = part not in one.special
         if part:
             ids += one.ids(part.replace("\ue000", text).replace("\ue001", way.get("system", "")))
     return ids
