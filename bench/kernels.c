@@ -13,12 +13,13 @@
 #include "cpu.h"
 #include "layout.h"
 #include "threads.h"
+#include "usage.h"
 
 #include "roof.h"
+#include "times.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { ROUNDS = 9, COLS = 4096, BATCH = 32, POSITIONS = 4096, HEADS = 8, GROUP = 4, DIM = 128 };
 
@@ -36,19 +37,6 @@ static void *allocate(size_t bytes)
         exit(9);
     }
     return p;
-}
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 // One thing to time: a function over items that the pool shares out, and the work it does.
@@ -137,9 +125,9 @@ static void dot_mxfp4_item(void *context, int item, int worker)
 
 static double run(struct job *j)
 {
-    double start = seconds();
+    double start = clb_usage_seconds();
     clb_pool_run(pool, j->n_items, j->fn, j);
-    return (seconds() - start) / j->work;
+    return (clb_usage_seconds() - start) / j->work;
 }
 
 static void measure(struct job *j, struct job *r, bool json, bool first)
@@ -151,9 +139,9 @@ static void measure(struct job *j, struct job *r, bool json, bool first)
         j->times[i] = run(j);
         ratios[i] = j->roof_times[i] / j->times[i];
     }
-    qsort(j->times, ROUNDS, sizeof *j->times, by_value);
-    qsort(j->roof_times, ROUNDS, sizeof *j->roof_times, by_value);
-    qsort(ratios, ROUNDS, sizeof *ratios, by_value);
+    times_sort(j->times, ROUNDS);
+    times_sort(j->roof_times, ROUNDS);
+    times_sort(ratios, ROUNDS);
     double kernel = 1 / j->times[ROUNDS / 2], top = 1 / j->roof_times[ROUNDS / 2];
     if (json)
         printf("%s{\"kernel\": \"%s\", \"unit\": \"%s\", \"rate\": %.2f, \"roof\": %.2f, "
@@ -189,7 +177,7 @@ static void sweep(const char *name, struct job *j, size_t bytes, size_t part, bo
         }
     printf(json ? "{\"kernel\": \"%s\", \"unit\": \"Gop/s\", \"rates\": {" : "%-20s", name);
     for (int c = 0; c < COUNTS; c++) {
-        qsort(times[c], SWEEP_ROUNDS, sizeof *times[c], by_value);
+        times_sort(times[c], SWEEP_ROUNDS);
         double rate = 1 / times[c][SWEEP_ROUNDS / 2];
         if (json)
             printf("%s\"%d\": %.2f", c ? ", " : "", counts[c], rate);

@@ -7,12 +7,13 @@
 //     roof [--threads N] [--isa LEVEL] [--mb SIZE]
 #include "cpu.h"
 #include "threads.h"
+#include "usage.h"
 
 #include "roof.h"
+#include "times.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { ROUNDS = 5, ITEM_BYTES = 4 << 20, PEAK_ROUNDS = 400000, MAX_THREADS = 64 };
 
@@ -22,19 +23,6 @@ struct job {
     int loop; // which of roof->read
     volatile float sink;
 };
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static void read_item(void *context, int item, int worker)
 {
@@ -70,11 +58,11 @@ static double rate(struct clb_pool *pool, int n_items, clb_item_fn fn, struct jo
 {
     double times[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
-        double start = seconds();
+        double start = clb_usage_seconds();
         clb_pool_run(pool, n_items, fn, j);
-        times[i] = seconds() - start;
+        times[i] = clb_usage_seconds() - start;
     }
-    qsort(times, ROUNDS, sizeof *times, by_value);
+    times_sort(times, ROUNDS);
     return work / times[ROUNDS / 2];
 }
 
