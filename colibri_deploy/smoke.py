@@ -9,7 +9,6 @@ those of this machine's own engine. Where a step fails, the release before is ma
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,11 +21,11 @@ from colibri_deploy.errors import (
     BoardBusyError,
     BoardError,
     BoardFullError,
-    FileMissingError,
     ReleaseError,
     SmokeError,
     TransferError,
 )
+from colibri_deploy.file_hash import file_sha256
 from colibri_deploy.golden import Generation, Prompt, golden_generation
 from colibri_deploy.golden_files import bring_golden_model, golden_arguments, remove_damaged
 from colibri_deploy.golden_model import SHA256, golden_coverage, load_goldens
@@ -59,7 +58,7 @@ class Reference:
     def compute(cls, engine: Path, model: Path, prompt: Prompt) -> Reference:
         """What this machine's engine makes of the prompt. Raises as `golden_generation`."""
         golden, coverage = golden_generation(engine, model, prompt)
-        return cls(prompt, model, _sha256(model / MODEL_NAME), golden, coverage)
+        return cls(prompt, model, file_sha256(model / MODEL_NAME), golden, coverage)
 
 
 @dataclass(frozen=True)
@@ -318,11 +317,3 @@ class _Test:
             words = said[-1] if said else "silent"
             raise _FailedStepError(f"the engine fails with {ending(answer.status)}: {words}")
         return answer.stdout.decode(errors="replace")
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise FileMissingError(f"{path} cannot be read: {error.strerror}") from error

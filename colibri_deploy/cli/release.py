@@ -14,6 +14,7 @@ from rich.table import Table
 from colibri_deploy.cli.console import print_json, stderr_console, stdout_console
 from colibri_deploy.cli.release_documents import documents
 from colibri_deploy.cli.release_verify import verify
+from colibri_deploy.file_hash import file_sha256
 from colibri_deploy.release.pipeline import (
     Observer,
     Release,
@@ -25,7 +26,6 @@ from colibri_deploy.release.pipeline import (
     run_steps,
 )
 from colibri_deploy.release.steps import STEPS
-from colibri_deploy.release.sums import file_sha256
 from colibri_deploy.release.tree import read_tree
 from colibri_deploy.release.versions import installed_versions
 from colibri_deploy.resources import engine_root

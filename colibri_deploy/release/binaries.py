@@ -18,13 +18,13 @@ from typing import Any
 
 from colibri_deploy.build import Compilation, build, plan
 from colibri_deploy.errors import PackagingError
+from colibri_deploy.file_hash import file_sha256
 from colibri_deploy.golden_model import SHA256, convert_golden_model
 from colibri_deploy.model_dir import CONFIG_NAME, MODEL_NAME
 from colibri_deploy.process import run
 from colibri_deploy.release.completions import completions, engine_options
 from colibri_deploy.release.elf import read_elf
 from colibri_deploy.release.pipeline import Outcome, Release, Tell
-from colibri_deploy.release.sums import file_sha256
 from colibri_deploy.targets import load_targets, machine_arch
 
 ARCHITECTURES = ("x86_64", "aarch64", "riscv64")

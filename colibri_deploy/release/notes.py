@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from colibri_deploy.file_hash import file_sha256
 from colibri_deploy.golden_model import load_goldens
 from colibri_deploy.release.pipeline import Outcome, Release, Tell, artifacts
-from colibri_deploy.release.sums import RECORD_NAME, file_sha256
+from colibri_deploy.release.sums import RECORD_NAME
 
 NOTES_NAME = "RELEASE-NOTES.md"
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from colibri_deploy.errors import PackagingError
-from colibri_deploy.release.sums import file_sha256
+from colibri_deploy.file_hash import file_sha256
 from colibri_deploy.release.tree import SourceTree
 from colibri_deploy.toolchain import Toolchain
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from colibri_deploy.errors import ArchiveError, FileMissingError, ReleaseFilesError
+from colibri_deploy.file_hash import file_sha256
 from colibri_deploy.release.archive import read_tar
 
 SUMS_NAME = "SHA256SUMS"
@@ -64,15 +65,6 @@ def covered_sums(directory: Path) -> dict[str, str]:
     """
     names = sorted(path.name for path in directory.iterdir())
     return {name: file_sha256(directory / name) for name in names if is_covered(name)}
-
-
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hex. Raises FileMissingError."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise FileMissingError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def write_sums(directory: Path) -> Path:

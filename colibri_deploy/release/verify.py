@@ -25,6 +25,7 @@ from colibri_deploy.errors import (
     ReleaseFilesError,
     SignatureError,
 )
+from colibri_deploy.file_hash import file_sha256
 from colibri_deploy.release.archive import check_member, decompress, parse_tar
 from colibri_deploy.release.provenance import PREDICATE_TYPE, STATEMENT_TYPE
 from colibri_deploy.release.semver import is_older, is_version
@@ -37,7 +38,6 @@ from colibri_deploy.release.sums import (
     SUMS_NAME,
     engine_in,
     engines_name,
-    file_sha256,
     parse_sums,
     provenance_name,
     read_file,
