@@ -33,9 +33,7 @@ from synthetic_gguf import SHAPES, Type, check_conversion, convert, write_gguf
 
 _HERE = Path(__file__).resolve().parent
 _BUILD = _HERE.parent / "build" / "bench"
-_DECODED = 128  # tokens
-_BEFORE = 16  # tokens of the prompt before them, and before the first token
-_POSITIONS = 1024  # of the peer's cache
+_POSITIONS = 1024  # of the peer's cache, at least
 _LEFT_OUT = {("M", "f16")}  # 7 GB in each of both files
 _AGREEMENT = {"f16": 0.999, "q8": 0.95, "q4": 0.95}  # least cosine of both engines' logits
 
@@ -126,10 +124,10 @@ class Colibri(Answering):
 class Peer(Answering):
     """llama.cpp with a model, in its own environment."""
 
-    def __init__(self, python: Path, model: Path) -> None:
+    def __init__(self, python: Path, model: Path, positions: int) -> None:
         self._command = [python, _HERE / "peer_driver.py"]
         self._model = model
-        super().__init__([*self._command, "serve", model])
+        super().__init__([*self._command, "serve", model, str(positions)])
 
     def seconds(self, task: Task) -> float:
         """Of the part that is timed."""
@@ -229,21 +227,20 @@ class Results:
 def one_round(engines: dict[str, Any], row: dict[str, Any], vocab: int) -> None:
     """Add one round of a row's measure to it."""
     threads, measure = row["threads"], row["measure"]
+    asked = MEASURES[measure]
+    prompt = prompt_of(asked.prompt, vocab)
     if measure == "first":
-        prompt = prompt_of(_BEFORE, vocab)
         for name, engine in engines.items():
             seconds, peak = engine.first(prompt, threads)
             row.setdefault("seconds", {}).setdefault(name, []).append(round(seconds, 6))
             row.setdefault("peak_rss_bytes", {})[name] = peak
         row["tokens"] = 1
         return
-    n = _BEFORE if measure == "decode" else int(measure.removeprefix("prefill"))
-    prompt = prompt_of(n, vocab)
-    if measure == "decode" and "decoded" not in row:
-        row["decoded"] = engines["colibri"].generate(prompt, _DECODED, threads)["ids"]
+    if asked.decoded and "decoded" not in row:
+        row["decoded"] = engines["colibri"].generate(prompt, asked.decoded, threads)["ids"]
     decoded = row.get("decoded", [])
     task = Task(prompt, decoded, threads)
-    row["tokens"] = len(decoded) or n
+    row["tokens"] = len(decoded) or asked.prompt
     for name, engine in engines.items():
         seconds = engine.seconds(task)
         row.setdefault("seconds", {}).setdefault(name, []).append(round(seconds, 6))
@@ -258,7 +255,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", default="S,M,demo", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--types", default="q8,q4,f16", help=f"of {', '.join(get_args(Type))}")
     parser.add_argument("--threads", default="1,2", help="numbers of threads")
-    parser.add_argument("--measures", default=",".join(MEASURES), help="what to measure")
+    short = ",".join(name for name, measure in MEASURES.items() if not measure.long)
+    parser.add_argument("--measures", default=short, help=f"of {', '.join(MEASURES)}")
     parser.add_argument("--rounds", type=int, default=5, help="rounds to add to the file")
     parser.add_argument("--quick", action="store_true", help="two rounds")
     parser.add_argument("--level", default="avx2", help="Colibri's ISA level")
@@ -305,22 +303,26 @@ def measure_model(
             label: stack.enter_context(Colibri(build, model, args.level, args.batch))
             for label, build in builds.items()
         }
-        engines["llama.cpp"] = stack.enter_context(Peer(python, gguf))
-        prompt = prompt_of(_BEFORE, shape.vocab)
+        measures = args.measures.split(",")
+        positions = max(_POSITIONS, *(MEASURES[measure].positions for measure in measures))
+        engines["llama.cpp"] = stack.enter_context(Peer(python, gguf, positions))
+        prompt = prompt_of(MEASURES["decode"].prompt, shape.vocab)
         cosine = agreement(engines["colibri"].logits(prompt), engines["llama.cpp"].logits(prompt))
         say(f"{name} {kind}: cosine of both engines' logits {cosine:.6f}")
         if not cosine >= _AGREEMENT[kind]:
             raise SystemExit(f"{name} {kind}: the engines do not compute the same")
         for threads in map(int, args.threads.split(",")):
             roof_size = max(n_bytes, 512 << 20)
-            for measure in args.measures.split(","):
+            for measure in measures:
                 row = results.row(
                     model=name, type=kind, level=args.level, threads=threads, measure=measure
                 )
+                decodes = MEASURES[measure].decoded > 0
+                cached = shape.cache_bytes(MEASURES[measure].prompt) if decodes else 0
                 row.update(
                     batch=args.batch,
-                    bytes_per_token=n_bytes,
-                    macs_per_token=shape.macs_per_token(head=measure == "decode"),
+                    bytes_per_token=n_bytes + cached,
+                    macs_per_token=shape.macs_per_token(head=decodes),
                     file_bytes=(model / "model.bin").stat().st_size,
                     cosine=round(cosine, 6),
                 )

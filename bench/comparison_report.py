@@ -21,9 +21,34 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-MEASURES = ("decode", "prefill64", "prefill512", "first")
 _COLUMNS = ("model", "thr.", "what", "ratio", "goal", "Colibri", "llama.cpp", "of the roof", "goal")
 _MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Tokens of the prompt, and of those that follow it one by one."""
+
+    prompt: int
+    decoded: int = 0
+    long: bool = False  # attention has a large part; takes minutes
+
+    @property
+    def positions(self) -> int:
+        """What the cache must have room for."""
+        return self.prompt + self.decoded
+
+
+MEASURES = {
+    "decode": Measure(16, 128),
+    "prefill64": Measure(64),
+    "prefill512": Measure(512),
+    "first": Measure(16, 1),
+    "decode4k": Measure(4096, 64, long=True),
+    "prefill4k": Measure(4096, long=True),
+    "decode16k": Measure(16384, 64, long=True),
+    "prefill16k": Measure(16384, long=True),
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +62,7 @@ class Goal:
 def goal_of(row: dict[str, Any]) -> Goal:
     """What is aimed at for a row."""
     model, kind, measure = row["model"], row["type"], row["measure"]
-    if model == "demo":
+    if model == "demo" or MEASURES[measure].long:
         return Goal()
     if measure == "decode":
         return {"q8": Goal(1.4, 0.90), "q4": Goal(1.4, 0.87), "f16": Goal(1.3)}[kind]
@@ -74,11 +99,15 @@ def operations_roof(row: dict[str, Any]) -> float:
 
 
 def share_of(row: dict[str, Any], engine: str = "colibri") -> float | None:
-    """Of the read bandwidth in decode, of the multiplier in prefill."""
-    if row["measure"] == "first":
-        return None
+    """Of the read bandwidth in decode, of the multiplier in prefill.
+
+    None where a prompt is so long that it is not the weights' multiplier alone that counts.
+    """
+    measure = row["measure"]
     rate = 1e-9 * rate_of(row, engine)
-    if row["measure"] == "decode":
+    if measure == "first" or (MEASURES[measure].long and not MEASURES[measure].decoded):
+        return None
+    if MEASURES[measure].decoded:
         return rate * float(row["bytes_per_token"]) / read_roof(row)
     return rate * 2 * float(row["macs_per_token"]) / operations_roof(row)
 
@@ -107,7 +136,7 @@ def ordered(data: dict[str, Any]) -> list[dict[str, Any]]:
     order = {name: number for number, name in enumerate(("S", "M", "demo", "q8", "q4", "f16"))}
 
     def key(row: dict[str, Any]) -> tuple[int, int, int, int]:
-        where = MEASURES.index(row["measure"])
+        where = list(MEASURES).index(row["measure"])
         return order[row["model"]], order[row["type"]], where, row["threads"]
 
     return sorted((row for row in data["rows"] if "seconds" in row), key=key)
@@ -208,7 +237,7 @@ def _y(value: float) -> float:
 def intensity_of(row: dict[str, Any]) -> float:
     """Operations per byte that is read: a batch reads each weight once."""
     operations = 2 * row["macs_per_token"]
-    if row["measure"] == "decode":
+    if MEASURES[row["measure"]].decoded:
         return float(operations / row["bytes_per_token"])
     return float(operations * row["tokens"] / row["file_bytes"])
 
@@ -245,7 +274,7 @@ def _panel(rows: list[dict[str, Any]], kind: str, panel: int) -> Iterator[str]:
 
 def svg(data: dict[str, Any]) -> str:
     """Every measure with the most threads under the roof of its type."""
-    rows = [row for row in ordered(data) if row["measure"] != "first"]
+    rows = [row for row in ordered(data) if share_of(row) is not None]
     most = max(row["threads"] for row in rows)
     rows = [row for row in rows if row["threads"] == most]
     kinds = list(dict.fromkeys(row["type"] for row in rows))

@@ -3,13 +3,13 @@
 """llama.cpp as a process that answers lines of JSON; runs inside the peer's own environment.
 
     python bench/peer_driver.py facts
-    python bench/peer_driver.py serve MODEL     (one request a line on stdin, one answer a line)
-    python bench/peer_driver.py first MODEL     (one request: from start to the first token)
+    python bench/peer_driver.py serve MODEL POSITIONS  (a request a line on stdin, an answer a line)
+    python bench/peer_driver.py first MODEL            (one request: from start to the first token)
 
 Everything is llama.cpp's default but what is named here: default buffer types, so weights are
 repacked where it has a kernel for that; mmap; flash attention where it chooses it; 512 tokens of a
-prompt at once; an f16 cache. Nothing is sampled in the measured part, and only the last token of a
-prompt has logits.
+prompt at once; an f16 cache. Nothing is sampled in the measured part, and only the last token of
+each batch has logits.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ class Peer:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), False)
 
     def feed(self, tokens: list[int]) -> None:
-        """Tokens as one batch; returns when they are computed."""
-        ids = (ctypes.c_int32 * len(tokens))(*tokens)
-        if llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(ids, len(tokens))):
-            raise SystemExit("peer_driver: llama_decode failed")
+        """Tokens, in batches; returns when they are computed."""
+        for first in range(0, len(tokens), _BATCH):
+            batch = tokens[first : first + _BATCH]
+            ids = (ctypes.c_int32 * len(batch))(*batch)
+            if llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(ids, len(batch))):
+                raise SystemExit("peer_driver: llama_decode failed")
         llama_cpp.llama_synchronize(self.context)
 
     def logits(self) -> list[float]:
@@ -107,7 +109,7 @@ def main() -> None:
         peak = peak_rss_bytes() - before
         print(json.dumps({"seconds": seconds, "peak_rss_bytes": peak}))
     else:
-        peer = Peer(sys.argv[2], 1024, 1)
+        peer = Peer(sys.argv[2], int(sys.argv[3]), 1)
         print("{}", flush=True)
         for line in sys.stdin:
             print(json.dumps(peer.answer(json.loads(line))), flush=True)
