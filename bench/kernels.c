@@ -97,7 +97,7 @@ static void read_item(void *context, int item, int worker)
         floats);
 }
 
-enum { PEAK_ROUNDS = 200000 };
+enum { PEAK_ROUNDS = 800000 };
 
 static void muladd_item(void *context, int item, int worker)
 {

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROUNDS = 5, ITEM_BYTES = 4 << 20, PEAK_ROUNDS = 400000, MAX_THREADS = 64 };
+enum { ROUNDS = 5, ITEM_BYTES = 4 << 20, PEAK_ROUNDS = 1600000, MAX_THREADS = 64 };
 
 struct job {
     const struct clb_roof *roof;
