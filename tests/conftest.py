@@ -32,7 +32,7 @@ from colibri_deploy.process import Completed, run
 from colibri_deploy.targets import ARCHITECTURES, load_targets, machine_arch, select
 from colibri_deploy.toolchain import find_toolchain
 
-pytest_plugins = ["board_fixtures", "bochs_fixtures"]  # of tests/python and tests/emulation
+pytest_plugins = ["board_fixtures", "bochs_fixtures", "tokenizer_fixtures"]
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPUTING = ("emulation", "golden", "kernels")

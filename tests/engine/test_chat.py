@@ -14,17 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_tokenizer import (
+from tokenizer_fixtures import (
     ERROR_FORMAT,
     ERROR_INPUT,
     HAND,
-    Engine,
+    EngineTokenizer,
     Json,
     added,
     bytewise,
     damage,
-    driver,  # noqa: F401
-    engine,  # noqa: F401
     load,
     section_of,
     texts,
@@ -78,16 +76,18 @@ FORMS = {
 class Talk:
     """A tokenizer with a form, in the engine and in the library."""
 
-    def __init__(self, asked: Engine, root: Json, form: ChatForm, tmp_path: Path) -> None:
-        self.engine, self.form = asked, form
+    def __init__(
+        self, tokenizer: EngineTokenizer, root: Json, form: ChatForm, tmp_path: Path
+    ) -> None:
+        self.tokenizer, self.form = tokenizer, form
         self.reference = Tokenizer.from_str(json.dumps(root))
         self.numbers = {t["content"]: t["id"] for t in root["added_tokens"] if t["special"]}
         self.special = list(self.numbers)
-        asked.open(put_form(section_of(root, tmp_path), form), 1100)
+        tokenizer.open(put_form(section_of(root, tmp_path), form), 1100)
 
     def turn(self, text: str, system: str | None = None, later: bool = False) -> list[int]:
         data = bytes([later, system is not None])
-        answer = self.engine.result("c", data + f"{system or ''}\0{text}\0".encode())
+        answer = self.tokenizer.result("c", data + f"{system or ''}\0{text}\0".encode())
         return list(struct.unpack(f"<{len(answer) // 4}i", answer))
 
     def written(self, text: str, system: str | None = None, later: bool = False) -> str:
@@ -105,7 +105,7 @@ class Talk:
 
 @pytest.fixture
 def talk(
-    engine: Engine,  # noqa: F811
+    tokenizer: EngineTokenizer,
     shared: Path,
     tmp_path: Path,
 ) -> Callable[..., Talk]:
@@ -115,7 +115,7 @@ def talk(
         name: str, root: Json | None = None, strings: Strings | None = None, marks: Marks = ()
     ) -> Talk:
         form = ChatForm(strings or FORMS[name], Trims(), True, (), marks)
-        return Talk(engine, root or load(shared, name), form, tmp_path)
+        return Talk(tokenizer, root or load(shared, name), form, tmp_path)
 
     return open_it
 
@@ -200,31 +200,31 @@ def test_tokens_of_the_form_that_are_not_special_are_no_less_safe(
     ("trim", "written"), [(0, "[\u3000 x\n]"), (1, "[x\n]"), (2, "[\u3000 x]"), (3, "[x]")]
 )
 def test_blanks_are_dropped_as_the_form_says(
-    engine: Engine,  # noqa: F811
+    tokenizer: EngineTokenizer,
     tmp_path: Path,
     trim: int,
     written: str,
 ) -> None:
     form = ChatForm(Strings("[", "(", ")", "]", "", "", "", "", "["), Trims(user=trim), True)
-    one = Talk(engine, HAND, form, tmp_path)
-    engine.open(put_form(section_of(BYTES, tmp_path), form), 1100)
-    assert engine.decode(one.turn("\u3000 x\n")) == written
-    assert engine.decode(one.turn("\u3000 x\n", later=True)) == written
-    assert engine.decode(one.turn(" \x1f\x85\u2028 ")) == (
+    one = Talk(tokenizer, HAND, form, tmp_path)
+    tokenizer.open(put_form(section_of(BYTES, tmp_path), form), 1100)
+    assert tokenizer.decode(one.turn("\u3000 x\n")) == written
+    assert tokenizer.decode(one.turn("\u3000 x\n", later=True)) == written
+    assert tokenizer.decode(one.turn(" \x1f\x85\u2028 ")) == (
         "[ \x1f\x85\u2028 ]" if not trim else "[]"
     )
-    assert engine.decode(one.turn(" x ", system=" y ")) == "( y ) x ]"
+    assert tokenizer.decode(one.turn(" x ", system=" y ")) == "( y ) x ]"
 
 
 def test_a_form_that_takes_no_system_text_says_so(
-    engine: Engine,  # noqa: F811
+    tokenizer: EngineTokenizer,
     tmp_path: Path,
 ) -> None:
     form = ChatForm(Strings(*"ababababa"), Trims(), False)
-    engine.open(put_form(section_of(HAND, tmp_path), form), 10)
-    assert engine.ask("c", b"\0\1b\0a\0") == (ERROR_INPUT, b"the model takes no --system")
-    engine.open(section_of(HAND, tmp_path), 10)
-    code, message = engine.ask("c", b"\0\0\0a\0")
+    tokenizer.open(put_form(section_of(HAND, tmp_path), form), 10)
+    assert tokenizer.ask("c", b"\0\1b\0a\0") == (ERROR_INPUT, b"the model takes no --system")
+    tokenizer.open(section_of(HAND, tmp_path), 10)
+    code, message = tokenizer.ask("c", b"\0\0\0a\0")
     assert (code, message[:27]) == (ERROR_INPUT, b"the model has no chat form;")
 
 
@@ -248,10 +248,12 @@ CHUNK = ChatForm(Strings(*"abaébabab"), Trims(1, 2, 3, 0), True, (9, 1), (2,)).
         CHUNK[:-1] + b"\xff",
     ],
 )
-def test_a_damaged_form_is_refused(engine: Engine, tmp_path: Path, chunk: bytes) -> None:  # noqa: F811
+def test_a_damaged_form_is_refused(
+    tokenizer: EngineTokenizer, tmp_path: Path, chunk: bytes
+) -> None:
     def opened(chunk: bytes) -> tuple[int, bytes]:
         section = pack({**unpack(section_of(HAND, tmp_path)), CHAT: chunk})
-        return engine.ask("o", struct.pack("<I", 10) + section)
+        return tokenizer.ask("o", struct.pack("<I", 10) + section)
 
     assert opened(CHUNK) == (0, b"")
     message = b"section tokenizer: the chunk chat is damaged; convert the checkpoint again"
@@ -259,11 +261,11 @@ def test_a_damaged_form_is_refused(engine: Engine, tmp_path: Path, chunk: bytes)
 
 
 def test_a_form_damaged_anywhere_is_refused_or_harmless(
-    engine: Engine,  # noqa: F811
+    tokenizer: EngineTokenizer,
     tmp_path: Path,
 ) -> None:
     root = variant(HAND, {"added_tokens": [added("é x", 10, normalized=True)]})
     section = pack({**unpack(section_of(root, tmp_path)), CHAT: CHUNK})
-    opened, refused = damage(engine, section, 3)
+    opened, refused = damage(tokenizer, section, 3)
     assert opened + refused == 9 * -(-len(section) // 3)
     assert min(opened, refused) > 50

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Colibri authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Answers requests about tokenizers: what test_tokenizer.py talks to. A request is one letter,
+// Answers requests about tokenizers: what tokenizer_fixtures.py talks to. A request is one letter,
 // a little-endian uint32 n and n bytes; an answer is a code (enum colibri_code), n and n bytes: a
 // result or a message.
 //   o  vocab_size (uint32), section        opens it; the later requests are about it

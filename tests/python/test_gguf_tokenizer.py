@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokenizers from GGUF metadata against those of an equivalent tokenizer.json.
 
-How the engine follows a tokenizer.json is tested in tests/engine/test_tokenizer.py, so it is enough
-here that both give the same section of model.bin, byte by byte.
+How the engine follows a tokenizer.json is tested in tests/engine/test_tokenizer_ids.py, so it is
+enough here that both give the same section of model.bin, byte by byte.
 """
 
 from __future__ import annotations
