@@ -275,6 +275,13 @@ static int print_json(const struct output *out, const colibri_model *model, cons
 {
     colibri_info info;
     colibri_model_info(model, &info);
+    char *text = NULL;
+    size_t n = 0;
+    int rc = info.has_tokenizer
+                 ? colibri_detokenize(model, out->ids, out->n_ids, &text, &n, out->error)
+                 : 0;
+    if (rc)
+        return rc;
     printf("{\"version\": \"%s\", \"architecture\": \"%s\", \"isa\": \"%s\", \"threads\": %d, "
            "\"kv\": \"%s\", \"prompt_ids\": [",
            colibri_version(), info.architecture, info.isa, threads, clb_kv_names[stats->kv]);
@@ -282,12 +289,7 @@ static int print_json(const struct output *out, const colibri_model *model, cons
     printf("], \"ids\": [");
     print_ids(", ", out->ids, out->n_ids);
     printf("], ");
-    if (info.has_tokenizer) {
-        char *text;
-        size_t n;
-        int rc = colibri_detokenize(model, out->ids, out->n_ids, &text, &n, out->error);
-        if (rc)
-            return rc;
+    if (text) {
         printf("\"text\": ");
         print_json_string(text, n);
         printf(", ");

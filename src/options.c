@@ -150,14 +150,15 @@ static int check(struct clb_options *o, colibri_error *error)
     if (numbers + o->bench > 1)
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "give one of --tokenize, --detokenize, --logits, --nll and --bench");
-    if (numbers && (o->format == CLB_JSON || o->num_tokens > 0))
+    if (numbers && (o->format == CLB_JSON || o->num_tokens > 0 || *o->turn_end))
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "--tokenize, --detokenize, --logits and --nll generate nothing: they go "
-                         "neither with --num_tokens nor with --format json");
-    if ((o->tokenize || o->detokenize || o->bench) && (o->logits_hash || o->trace_routing))
+                         "with none of --num_tokens, --turn_end and --format json");
+    if ((o->tokenize || o->detokenize || o->bench) &&
+        (o->logits_hash || o->trace_routing || (o->profile && !o->bench)))
         return clb_error(error, COLIBRI_ERROR_USAGE,
-                         "--tokenize, --detokenize and --bench go neither with --logits_hash nor "
-                         "with --trace_routing");
+                         "--tokenize, --detokenize and --bench go with none of --logits_hash, "
+                         "--trace_routing and, but for --bench, --profile");
     if (o->detokenize && (o->chat || o->prompt || o->prompt_file))
         return clb_error(error, COLIBRI_ERROR_USAGE, "--detokenize takes ids");
     if (o->chat &&
@@ -175,7 +176,7 @@ static int check(struct clb_options *o, colibri_error *error)
     if (!o->model)
         return clb_error(error, COLIBRI_ERROR_USAGE, "name a model with --model; see --help");
     if (!prompts && !o->chat && !o->detokenize &&
-        (!o->verify || numbers || o->logits_hash || o->trace_routing))
+        (!o->verify || numbers || o->logits_hash || o->trace_routing || o->profile))
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "give a prompt with --prompt, --prompt_file or --tokens; see --help");
     return 0;

@@ -4,6 +4,7 @@
 #include "scrub.h"
 
 #include "log.h"
+#include "threads.h"
 #include "usage.h"
 
 #include <poll.h>
@@ -41,7 +42,7 @@ int clb_scrub_start(struct clb_scrub *s, const struct clb_format *file, colibri_
         return 0;
     }
     s->file = file;
-    s->started = !pthread_create(&s->thread, NULL, scrub, s);
+    s->started = !clb_thread_start(&s->thread, NULL, scrub, s);
     return s->started ? 0
                       : clb_error(error, COLIBRI_ERROR_MEMORY, "no thread to check model.bin with");
 }

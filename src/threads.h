@@ -8,7 +8,14 @@
 
 #include "profile.h"
 
+#include <pthread.h>
+
 struct clb_pool;
+
+// pthread_create, but the signals that are sent to the process go to the program's own threads: its
+// handlers need not expect the stack or the priority of this one.
+int clb_thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+                     void *arg);
 
 // `n` threads, the caller among them.
 int clb_pool_create(struct clb_pool **pool, int n, colibri_error *error);

@@ -26,8 +26,9 @@ struct clb_usage clb_usage_now(void)
 {
     struct rusage r = {0};
     getrusage(RUSAGE_SELF, &r);
+    int64_t peak_kib = proc_number("/proc/self/status", "VmHWM:");
     return (struct clb_usage){
-        .peak_rss_bytes = (uint64_t)r.ru_maxrss * 1024,
+        .peak_rss_bytes = 1024 * (uint64_t)(peak_kib < 0 ? r.ru_maxrss : peak_kib),
         .page_faults = (uint64_t)r.ru_majflt,
         .minor_faults = (uint64_t)r.ru_minflt,
         .sleeps = (uint64_t)r.ru_nvcsw,

@@ -8,11 +8,11 @@
 #include "base.h"
 
 struct clb_usage {
-    uint64_t peak_rss_bytes;
-    uint64_t page_faults;  // that had to wait for storage
-    uint64_t minor_faults; // that did not
-    uint64_t sleeps;       // how often a thread gave its CPU away by itself
-    int64_t read_bytes;    // from storage; -1: the kernel does not tell
+    uint64_t peak_rss_bytes; // without /proc it is not below the peak of the process that began it
+    uint64_t page_faults;    // that had to wait for storage
+    uint64_t minor_faults;   // that did not
+    uint64_t sleeps;         // how often a thread gave its CPU away by itself
+    int64_t read_bytes;      // from storage; -1: the kernel does not tell
 };
 
 struct clb_usage clb_usage_now(void);

@@ -144,19 +144,26 @@ def test_an_isa_level_that_the_build_lacks(run_engine: Run, model: Path) -> None
         ),
         (
             ["--model", "x", "--tokens", "1", "--logits", "--format", "json"],
-            "--tokenize, --detokenize, --logits and --nll generate nothing: they go neither with "
-            "--num_tokens nor with --format json",
+            "--tokenize, --detokenize, --logits and --nll generate nothing: they go with none of "
+            "--num_tokens, --turn_end and --format json",
+        ),
+        (
+            ["--model", "x", "--chat", "--tokenize", "--turn_end", "c"],
+            "--tokenize, --detokenize, --logits and --nll generate nothing: they go with none of "
+            "--num_tokens, --turn_end and --format json",
         ),
         *(
             (
                 ["--model", "x", *words],
-                "--tokenize, --detokenize and --bench go neither with --logits_hash nor with "
-                "--trace_routing",
+                "--tokenize, --detokenize and --bench go with none of --logits_hash, "
+                "--trace_routing and, but for --bench, --profile",
             )
             for words in (
                 ["--tokens", "1", "--tokenize", "--logits_hash"],
                 ["--bench", "--logits_hash"],
                 ["--bench", "--trace_routing", "a"],
+                ["--tokens", "1", "--tokenize", "--profile"],
+                ["--detokenize", "--profile"],
             )
         ),
         (["--model", "x", "--detokenize", "--prompt", "a"], "--detokenize takes ids"),
@@ -176,13 +183,12 @@ def test_an_isa_level_that_the_build_lacks(run_engine: Run, model: Path) -> None
             (["--model", "x", "--prompt", "a", *words], "--system and --turn_end go with --chat")
             for words in (["--system", "b"], ["--turn_end", "c"])
         ),
-        (
-            ["--model", "x", "--verify", "--tokenize"],
-            "give a prompt with --prompt, --prompt_file or --tokens; see --help",
-        ),
-        (
-            ["--model", "x"],
-            "give a prompt with --prompt, --prompt_file or --tokens; see --help",
+        *(
+            (
+                ["--model", "x", *words],
+                "give a prompt with --prompt, --prompt_file or --tokens; see --help",
+            )
+            for words in ([], ["--verify", "--tokenize"], ["--verify", "--profile"])
         ),
     ],
 )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""--bench, --profile, --cpus and --realtime."""
+"""--bench, --profile, --cpus and --realtime, and the memory that was used."""
 
 import json
 import os
@@ -119,3 +119,10 @@ def test_realtime_is_had_or_refused(
     assert (result.status, result.stdout) == (2, "")
     assert result.stderr.startswith("colibri: error: --realtime: ")
     assert "CAP_SYS_NICE" in result.stderr
+
+
+def test_the_peak_memory_is_that_of_the_program_alone(measure: Engine) -> None:
+    """Linux begins what getrusage tells with the memory of the process that began the program."""
+    ballast = bytearray(os.urandom(1 << 20)) * 256
+    found = measure("--tokens", "1", "--num_tokens", "1")
+    assert 1 << 18 < found["peak_rss_bytes"] < len(ballast) // 4

@@ -6,128 +6,15 @@
 //     test_library CHECK MODEL
 //
 // Ends with 0, or with 1 and a line for each promise that was broken.
-#include "colibri.h"
+#include "library_checks.h"
 
 #include <fenv.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-static atomic_int failures;
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            failures++;                                                                            \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #condition);                                \
-        }                                                                                          \
-    } while (0)
-
-// ---- An allocator of our own: it counts, it fails on demand, and what is freed is gone ----
-
-static atomic_long live;    // blocks that are not freed
-static atomic_long to_fail; // this allocation fails, counted from 1; 0: none
-
-enum { BLOCK_HEADER = 4096 };
-
-void *aligned_alloc(size_t align, size_t size)
-{
-    long left = atomic_load(&to_fail);
-    if (left && atomic_fetch_sub(&to_fail, 1) == 1)
-        return NULL;
-    if (align > BLOCK_HEADER || size > SIZE_MAX / 2)
-        return NULL;
-    size_t *p =
-        mmap(NULL, size + BLOCK_HEADER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return NULL;
-    *p = size;
-    atomic_fetch_add(&live, 1);
-    return (char *)p + BLOCK_HEADER;
-}
-
-void free(void *block)
-{
-    if (!block)
-        return;
-    size_t *p = (size_t *)(void *)((char *)block - BLOCK_HEADER);
-    atomic_fetch_sub(&live, 1);
-    munmap(p, *p + BLOCK_HEADER);
-}
-
-void *malloc(size_t size)
-{
-    return aligned_alloc(16, size);
-}
-
-void *calloc(size_t n, size_t size)
-{
-    return size && n > SIZE_MAX / 2 / size ? NULL : malloc(n * size); // pages come zeroed
-}
-
-void *realloc(void *block, size_t size)
-{
-    void *other = malloc(size);
-    if (!block || !other)
-        return other;
-    size_t old = *(size_t *)(void *)((char *)block - BLOCK_HEADER);
-    memcpy(other, block, old < size ? old : size);
-    free(block);
-    return other;
-}
-
-int posix_memalign(void **out, size_t align, size_t size)
-{
-    *out = aligned_alloc(align, size);
-    return *out ? 0 : 12; // ENOMEM
-}
-
-// ---- What the process holds ----
-
-struct holdings {
-    long blocks, pages;
-    int next_file;
-};
-
-static struct holdings holdings(void)
-{
-    struct holdings h = {.blocks = atomic_load(&live)};
-    char text[100] = "";
-    FILE *f = fopen("/proc/self/statm", "r"); // its buffer is one of our blocks
-    if (f && fgets(text, sizeof text, f))
-        h.pages = atol(text);
-    if (f)
-        fclose(f);
-    h.next_file = dup(0);
-    close(h.next_file);
-    return h;
-}
-
-static bool as_before(struct holdings before)
-{
-    struct holdings now = holdings();
-    if (now.blocks != before.blocks || now.pages != before.pages ||
-        now.next_file != before.next_file)
-        fprintf(stderr, "blocks %ld, was %ld; pages %ld, was %ld; next file %d, was %d\n",
-                now.blocks, before.blocks, now.pages, before.pages, now.next_file,
-                before.next_file);
-    return now.blocks == before.blocks && now.pages == before.pages &&
-           now.next_file == before.next_file;
-}
-
-static bool is_line(const colibri_error *e)
-{
-    size_t n = strnlen(e->message, sizeof e->message);
-    return n && n < sizeof e->message && !strchr(e->message, '\n');
-}
 
 // ---- Calls ----
 
@@ -242,6 +129,23 @@ static void check_threads(const colibri_model *model)
         for (int i = 0; i < 2; i++)
             CHECK(same(&calls[i], &expected[i]));
     }
+}
+
+static int look_at_signals(void *user, const colibri_step *step)
+{
+    (void)user, (void)step;
+    CHECK(takers_of(SIGTERM) == 1);
+    CHECK(takers_of(SIGBUS) == 3); // or reading a file that became shorter would end the process
+    return 0;
+}
+
+// The program's signals are its own thread's.
+static void check_signals(const colibri_model *model)
+{
+    colibri_infer_options options = {.n_tokens = 1, .threads = 3};
+    colibri_error error;
+    CHECK(!colibri_infer(model, &options, &(int32_t){1}, 1, look_at_signals, NULL, NULL, &error));
+    CHECK(takers_of(SIGTERM) == 1);
 }
 
 // Whatever the caller has set, the logits are the same, and it finds what it had set.
@@ -484,131 +388,15 @@ static void check_infer_errors(const colibri_model *model)
     CHECK(as_before(before));
 }
 
-// ---- A file that becomes shorter ----
-
-static sigjmp_buf after_sigbus;
-
-static void on_sigbus(int signal)
-{
-    (void)signal;
-    siglongjmp(after_sigbus, 1);
-}
-
-static int infer_some(const colibri_model *model, int threads, colibri_error *error)
-{
-    colibri_infer_options options = {.n_tokens = 8, .ignore_eos = true, .threads = threads};
-    static const int32_t prompt[] = {1, 2, 3};
-    return colibri_infer(model, &options, prompt, 3, NULL, NULL, NULL, error);
-}
-
-static void check_shorter(const char *path)
-{
-    char file[4096];
-    colibri_error error;
-    colibri_model *model, *other;
-    struct sigaction ours = {.sa_handler = on_sigbus};
-    snprintf(file, sizeof file, "%s/model.bin", path);
-    sigaction(SIGBUS, &ours, NULL);
-    CHECK(!colibri_guard_sigbus(&error) && !colibri_guard_sigbus(&error));
-    CHECK(!colibri_load_model(&model, path, NULL, NULL, &error));
-    CHECK(!infer_some(model, 1, &error));
-    CHECK(!truncate(file, 70000)); // in the middle of the sections
-    for (int threads = 1; threads <= 3; threads++) {
-        CHECK(infer_some(model, threads, &error) == COLIBRI_ERROR_TRUNCATED);
-        CHECK(strstr(error.message, "model.bin became shorter while it was in use"));
-        CHECK(is_line(&error));
-    }
-    CHECK(colibri_load_model(&other, path, NULL, NULL, &error) == COLIBRI_ERROR_TRUNCATED);
-    // what is no model's goes to the handler of before
-    FILE *f = tmpfile();
-    CHECK(f && !ftruncate(fileno(f), 4096));
-    volatile char *page = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fileno(f), 0);
-    CHECK(page != MAP_FAILED && !page[0]);
-    CHECK(!ftruncate(fileno(f), 0));
-    volatile bool back = false;
-    if (!sigsetjmp(after_sigbus, 1))
-        CHECK(page[0] && false);
-    else
-        back = true;
-    CHECK(back);
-    fclose(f);
-    colibri_free_model(model);
-}
-
-// The tokenizer is the last section.
-static void check_shorter_tokenizer(const char *path)
-{
-    static const int32_t ids[] = {300, 301, 302, 303};
-    char file[4096], *text;
-    const char *part;
-    int32_t *found;
-    size_t n;
-    struct stat st;
-    colibri_error error;
-    colibri_model *model;
-    colibri_decoder *decoder;
-    snprintf(file, sizeof file, "%s/model.bin", path);
-    CHECK(!colibri_guard_sigbus(&error));
-    CHECK(!colibri_load_model(&model, path, NULL, NULL, &error));
-    CHECK(!colibri_decoder_create(&decoder, model, &error));
-    CHECK(!colibri_tokenize(model, "The king", 8, &found, &n, &error) && n > 1);
-    CHECK(!stat(file, &st) && !truncate(file, st.st_size - 24000));
-    CHECK(colibri_tokenize(model, "The king", 8, &found, &n, &error) == COLIBRI_ERROR_TRUNCATED);
-    CHECK(!found);
-    CHECK(colibri_detokenize(model, ids, 4, &text, &n, &error) == COLIBRI_ERROR_TRUNCATED);
-    CHECK(!text);
-    for (int i = 0; i < 4; i++)
-        CHECK(colibri_decoder_push(decoder, ids[i], &part, &n, &error) == COLIBRI_ERROR_TRUNCATED);
-    CHECK(colibri_decoder_end(decoder, &part, &n, &error) == COLIBRI_ERROR_TRUNCATED);
-    colibri_decoder_free(decoder);
-    colibri_free_model(model);
-}
-
-// ---- A large section that is damaged: found in the background ----
-
-static void *infer_until_error(void *user)
-{
-    colibri_error error;
-    int rc = 0;
-    for (int tries = 0; !rc && tries < 100000; tries++)
-        rc = infer_some(user, 1, &error);
-    CHECK(rc == COLIBRI_ERROR_CORRUPT && is_line(&error));
-    CHECK(strstr(error.message, "section down_weights, layer 0, expert 8 does not match"));
-    return NULL;
-}
-
-static void check_damaged(const char *path)
-{
-    struct holdings before = holdings();
-    colibri_error error;
-    colibri_model *model;
-    for (int i = 0; i < 20; i++) { // freed before the check is through
-        CHECK(!colibri_load_model(&model, path, NULL, NULL, &error));
-        colibri_free_model(model);
-        CHECK(as_before(before));
-    }
-    pthread_t other;
-    CHECK(!colibri_load_model(&model, path, NULL, NULL, &error));
-    CHECK(!pthread_create(&other, NULL, infer_until_error, model));
-    infer_until_error(model);
-    pthread_join(other, NULL);
-    CHECK(infer_some(model, 3, &error) == COLIBRI_ERROR_CORRUPT); // and so does every later call
-    CHECK(infer_some(model, 1, NULL) == COLIBRI_ERROR_CORRUPT);
-    colibri_free_model(model);
-    CHECK(as_before(before));
-}
-
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*check)(const colibri_model *);
     } checks[] = {
-        {"threads", check_threads},
-        {"modes", check_modes},
-        {"stop", check_stop},
-        {"turns", check_turns},
-        {"infer_errors", check_infer_errors},
+        {"threads", check_threads}, {"signals", check_signals},
+        {"modes", check_modes},     {"stop", check_stop},
+        {"turns", check_turns},     {"infer_errors", check_infer_errors},
     };
     if (argc != 3)
         return 2;

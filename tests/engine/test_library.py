@@ -20,6 +20,7 @@ from colibri_deploy.model_file import ModelFile
 from colibri_deploy.process import run
 from colibri_deploy.targets import machine_arch
 
+SOURCES = ("library_checks", "test_library", "test_library_files")
 SHAPE = Shape(
     hidden=32, ffn=40, experts=3, top_k=2, layers=2, heads=4, kv_heads=2, vocab=50,
     max_positions=1_000_000,
@@ -37,7 +38,8 @@ def program(
         *(sys.executable, "-m", "ziglang", "cc", "-target", f"{arch}-linux-musl", "-static"),
         *("-std=c17", "-O1", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-frounding-math"),
         *("-fno-builtin", "-fno-sanitize=undefined", "-I", root / "src"),
-        *(root / "tests/engine/test_library.c", meson_build(arch) / "src/libcolibri.a"),
+        *(root / "tests/engine" / f"{name}.c" for name in SOURCES),
+        meson_build(arch) / "src/libcolibri.a",
         *("-o", path, "-lpthread", "-lm"),
     ]
     run(command)
@@ -67,6 +69,7 @@ def library_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [
         ("threads", "f32"),
         ("threads", "q8"),
+        ("signals", "q8"),
         ("modes", "f32"),
         ("modes", "q8"),
         ("modes", "subnormal"),
