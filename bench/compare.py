@@ -282,6 +282,7 @@ def prepare(args: argparse.Namespace, name: str, kind: Type) -> tuple[Path, Path
     model = args.work / f"{name}-{kind}"
     if not gguf.exists():
         say(f"{name} {kind}: writing {gguf}")
+        args.work.mkdir(parents=True, exist_ok=True)
         write_gguf(gguf, SHAPES[name], kind)
     if not model.exists():
         say(f"{name} {kind}: converting to {model}")
