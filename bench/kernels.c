@@ -83,8 +83,13 @@ static void attention_item(void *context, int item, int worker)
 {
     struct job *j = context;
     int tokens = j->n < BATCH / GROUP ? j->n : BATCH / GROUP;
-    clb_attend(&attend[worker], j->cache, &kernels, 0, item % HEADS, POSITIONS - tokens, tokens,
-               GROUP, 0, NULL);
+    const struct clb_block block = {
+        .kv_head = item % HEADS,
+        .n_heads = GROUP,
+        .first_position = POSITIONS - tokens,
+        .n_tokens = tokens,
+    };
+    clb_attend(&attend[worker], j->cache, &kernels, &block, NULL);
 }
 
 static void read_item(void *context, int item, int worker)

@@ -18,8 +18,8 @@ static void valid_range(int position, int window, int chunk, int *lo, int *hi)
 
 // Softmax within the chunk: scores become weights. A row without valid position gets weights 0
 // and the sum -1, which no softmax has.
-static void weigh(struct clb_attention *a, const struct clb_kernels *k, int row, int lo, int hi,
-                  int n_positions)
+static void weigh(const struct clb_attention *a, const struct clb_kernels *k, int row, int lo,
+                  int hi, int n_positions)
 {
     float *s = a->scores + (size_t)row * CLB_CHUNK;
     int n = (int)clb_round_up((uint64_t)n_positions, 16);
@@ -37,7 +37,7 @@ static void weigh(struct clb_attention *a, const struct clb_kernels *k, int row,
 }
 
 // Adds the chunk's part to what the chunks before it gave.
-static void merge(struct clb_attention *a, const struct clb_kernels *k, int rows, int padded)
+static void merge(const struct clb_attention *a, const struct clb_kernels *k, int rows, int padded)
 {
     for (int r = 0; r < rows; r++) {
         a->old_factor[r] = a->new_factor[r] = 0;
@@ -67,32 +67,60 @@ static void merge(struct clb_attention *a, const struct clb_kernels *k, int rows
     }
 }
 
-void clb_attend(struct clb_attention *a, const struct clb_cache *c, const struct clb_kernels *k,
-                int layer, int head, int first_position, int n_tokens, int group, int window,
-                const float *sinks)
+int clb_first_chunk(const struct clb_block *b)
 {
-    int rows = n_tokens * group, last = first_position + n_tokens - 1;
-    int oldest = window && first_position >= window ? first_position - window + 1 : 0;
+    int hidden = b->window ? b->first_position + 1 - b->window : 0; // positions before the window
+    return hidden > 0 ? hidden / CLB_CHUNK : 0;
+}
+
+void clb_attend_chunk(const struct clb_attention *a, const struct clb_cache *c,
+                      const struct clb_kernels *k, const struct clb_block *b, int chunk)
+{
+    int rows = b->n_tokens * b->n_heads;
+    int n_positions = b->first_position + b->n_tokens - chunk * CLB_CHUNK;
+    if (n_positions > CLB_CHUNK)
+        n_positions = CLB_CHUNK;
+    int n_tiles = (n_positions + CLB_TILE_ROWS - 1) / CLB_TILE_ROWS;
+    clb_cache_scores(c, k, b->layer, b->kv_head, chunk, n_tiles, &a->queries, rows, a->scores);
+    for (int r = 0; r < rows; r++) {
+        int lo, hi;
+        valid_range(b->first_position + r / b->n_heads, b->window, chunk, &lo, &hi);
+        weigh(a, k, r, lo, hi, n_positions);
+    }
+    clb_cache_mix(c, k, b->layer, b->kv_head, chunk, n_positions, a->scores, rows, a->scaled,
+                  a->part);
+}
+
+struct clb_attention clb_attention_at(const struct clb_attention *a, const struct clb_parts *parts,
+                                      const struct clb_block *b, int chunk, int padded)
+{
+    size_t row = (size_t)chunk * (size_t)parts->n_heads + (size_t)b->first_head;
+    struct clb_attention at = *a;
+    at.part = parts->out + row * (size_t)padded;
+    at.chunk_max = parts->max + row;
+    at.chunk_sum = parts->sum + row;
+    return at;
+}
+
+void clb_attend(const struct clb_attention *a, const struct clb_cache *c,
+                const struct clb_kernels *k, const struct clb_block *b,
+                const struct clb_parts *parts)
+{
+    int rows = b->n_tokens * b->n_heads, last = b->first_position + b->n_tokens - 1;
     for (int r = 0; r < rows; r++)
         a->sum[r] = -1;
-    for (int chunk = oldest / CLB_CHUNK; chunk <= last / CLB_CHUNK; chunk++) {
-        int n_positions = last + 1 - chunk * CLB_CHUNK;
-        if (n_positions > CLB_CHUNK)
-            n_positions = CLB_CHUNK;
-        int n_tiles = (n_positions + CLB_TILE_ROWS - 1) / CLB_TILE_ROWS;
-        clb_cache_scores(c, k, layer, head, chunk, n_tiles, &a->queries, rows, a->scores);
-        for (int r = 0; r < rows; r++) {
-            int lo, hi;
-            valid_range(first_position + r / group, window, chunk, &lo, &hi);
-            weigh(a, k, r, lo, hi, n_positions);
-        }
-        clb_cache_mix(c, k, layer, head, chunk, n_positions, a->scores, rows, a->scaled, a->part);
-        merge(a, k, rows, c->padded);
+    for (int chunk = clb_first_chunk(b); chunk <= last / CLB_CHUNK; chunk++) {
+        struct clb_attention at = *a;
+        if (parts)
+            at = clb_attention_at(a, parts, b, chunk, c->padded);
+        else
+            clb_attend_chunk(a, c, k, b, chunk);
+        merge(&at, k, rows, c->padded);
     }
-    if (sinks) { // a chunk without values
+    if (b->sinks) { // a chunk without values
         memset(a->part, 0, (size_t)rows * (size_t)c->padded * sizeof *a->part);
         for (int r = 0; r < rows; r++) {
-            a->chunk_max[r] = sinks[r % group];
+            a->chunk_max[r] = b->sinks[r % b->n_heads];
             a->chunk_sum[r] = 1;
         }
         merge(a, k, rows, c->padded);

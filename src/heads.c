@@ -209,37 +209,86 @@ static int head_blocks(const struct clb_step *st)
     return (c->n_heads / c->n_kv_heads + st->block_heads - 1) / st->block_heads;
 }
 
+static struct clb_block block_of(const struct clb_step *st, int item)
+{
+    const struct colibri_model *m = st->s->model;
+    const struct clb_config *c = &m->config;
+    int group = c->n_heads / c->n_kv_heads, blocks = head_blocks(st);
+    int kv_head = item / blocks % c->n_kv_heads, in_group = item % blocks * st->block_heads;
+    int first = item / blocks / c->n_kv_heads * st->block_tokens;
+    struct clb_block b = {
+        .layer = st->layer,
+        .kv_head = kv_head,
+        .first_head = kv_head * group + in_group,
+        .n_heads = group - in_group < st->block_heads ? group - in_group : st->block_heads,
+        .first_position = st->first_position + first,
+        .n_tokens = st->n - first < st->block_tokens ? st->n - first : st->block_tokens,
+        .window = st->window,
+    };
+    if (m->sinks.data)
+        b.sinks = clb_vector_item(&m->sinks, st->layer, 0) + b.first_head;
+    return b;
+}
+
+// The query of a single token's head, for all chunks.
+static void query_item(void *context, int head, int worker)
+{
+    struct clb_step *st = context;
+    const struct clb_acts *q = &st->s->queries;
+    load_query(st, 0, head, q->f32 + (size_t)head * q->stride, (int)q->stride);
+    clb_step_quantise(st, worker, q, (size_t)head, 0, q->stride);
+}
+
+// One chunk of a single token's attention. Items follow the cache: heads, then chunks.
+static void chunk_item(void *context, int item, int worker)
+{
+    struct clb_step *st = context;
+    struct clb_state *s = st->s;
+    int blocks = s->model->config.n_kv_heads * head_blocks(st);
+    int chunk = st->first_chunk + item / blocks;
+    struct clb_block b = block_of(st, item % blocks);
+    struct clb_attention a =
+        clb_attention_at(&s->attend[worker], &s->parts, &b, chunk, s->cache.padded);
+    a.queries = clb_acts_from(&s->queries, (size_t)b.first_head);
+    clb_attend_chunk(&a, &s->cache, st->kernels, &b, chunk);
+}
+
 // Attention of a block of tokens and query heads over one key/value head.
 static void attend_item(void *context, int item, int worker)
 {
     struct clb_step *st = context;
     struct clb_state *s = st->s;
-    const struct colibri_model *m = s->model;
-    const struct clb_config *c = &m->config;
     struct clb_attention *a = &s->attend[worker];
-    int group = c->n_heads / c->n_kv_heads, blocks = head_blocks(st);
-    int kv_head = item / blocks % c->n_kv_heads, in_group = item % blocks * st->block_heads;
-    int heads = group - in_group < st->block_heads ? group - in_group : st->block_heads;
-    int first_head = kv_head * group + in_group;
-    int first = item / blocks / c->n_kv_heads * st->block_tokens;
-    int n = st->n - first < st->block_tokens ? st->n - first : st->block_tokens;
-    for (int r = 0; r < n * heads; r++) {
-        load_query(st, first + r / heads, first_head + r % heads,
+    const struct clb_block b = block_of(st, item);
+    const int rows = b.n_tokens * b.n_heads, first = b.first_position - st->first_position;
+    for (int r = 0; r < rows && st->first_chunk < 0; r++) {
+        load_query(st, first + r / b.n_heads, b.first_head + r % b.n_heads,
                    a->queries.f32 + (size_t)r * a->queries.stride, (int)a->queries.stride);
         clb_step_quantise(st, worker, &a->queries, (size_t)r, 0, a->queries.stride);
     }
     struct clb_clock *clock = clb_step_clock(st, worker);
-    const int seen = st->first_position + first + n;
+    const int seen = b.first_position + b.n_tokens;
     if (clock)
         clock->spent[CLB_ATTENTION].bytes +=
             (uint64_t)(st->window && st->window < seen ? st->window : seen) * s->cache.chunk_bytes /
             CLB_CHUNK;
-    clb_attend(a, &s->cache, st->kernels, st->layer, kv_head, st->first_position + first, n, heads,
-               st->window,
-               m->sinks.data ? clb_vector_item(&m->sinks, st->layer, 0) + first_head : NULL);
-    for (int r = 0; r < n * heads; r++)
-        store_result(st, worker, first + r / heads, first_head + r % heads,
+    clb_attend(a, &s->cache, st->kernels, &b, st->first_chunk < 0 ? NULL : &s->parts);
+    for (int r = 0; r < rows; r++)
+        store_result(st, worker, first + r / b.n_heads, b.first_head + r % b.n_heads,
                      a->out + (size_t)r * (size_t)s->cache.padded);
+}
+
+// A single token has few heads: its chunks are items too, as soon as there are several.
+static void attend_chunks(struct clb_step *st)
+{
+    const struct clb_config *c = &st->s->model->config;
+    const struct clb_block all = {.first_position = st->first_position, .window = st->window};
+    int first = clb_first_chunk(&all), n = st->first_position / CLB_CHUNK + 1 - first;
+    st->first_chunk = st->n == 1 && n > 1 ? first : -1;
+    if (st->first_chunk < 0)
+        return;
+    clb_step_run_small(st, CLB_ATTENTION, c->n_heads, query_item);
+    clb_step_run(st, CLB_ATTENTION, n * c->n_kv_heads * head_blocks(st), chunk_item);
 }
 
 static void quantise_item(void *context, int token, int worker)
@@ -299,6 +348,7 @@ void clb_heads_run(struct clb_step *st)
     clb_step_normalise(st);
     store_keys(st);
     int blocks = (st->n + st->block_tokens - 1) / st->block_tokens;
+    attend_chunks(st);
     clb_step_run(st, CLB_ATTENTION, c->n_kv_heads * head_blocks(st) * blocks, attend_item);
     if (c->kv_rank)
         clb_step_run(st, CLB_O, c->n_heads * clb_chunks(&m->v_b), value_item);

@@ -21,33 +21,40 @@ void clb_matrix_init(struct clb_matrix *m, const struct clb_format *f, const str
         m->tile_bytes = (size_t)s->item_size / (size_t)m->n_tiles;
 }
 
+struct clb_acts clb_acts_from(const struct clb_acts *x, size_t first)
+{
+    const size_t at = first * x->stride;
+    struct clb_acts from = {.f32 = x->f32 + at, .stride = x->stride};
+    if (x->q8.q)
+        from.q8 = (struct clb_q8){x->q8.q + at, x->q8.scale + at / CLB_BLOCK,
+                                  x->q8.sum + at / CLB_BLOCK, x->stride};
+    return from;
+}
+
 void clb_matrix_mm(const struct clb_kernels *k, const struct clb_matrix *m, const uint8_t *item,
                    int tile, int n_tiles, const struct clb_acts *x, size_t first, int n, float *y,
                    size_t y_stride)
 {
     const uint8_t *w = item + (size_t)tile * m->tile_bytes;
-    const float *f32 = x->f32 + first * x->stride;
+    const struct clb_acts from = clb_acts_from(x, first);
     switch (m->dtype) {
     case CLB_F32:
-        k->f32_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, f32, x->stride, m->cols, n);
+        k->f32_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, from.f32, x->stride, m->cols, n);
         break;
     case CLB_F16:
-        k->f16_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, f32, x->stride, m->cols, n);
+        k->f16_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, from.f32, x->stride, m->cols, n);
         break;
     case CLB_BF16:
-        k->bf16_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, f32, x->stride, m->cols, n);
+        k->bf16_f32_mm(y, y_stride, w, m->tile_bytes, n_tiles, from.f32, x->stride, m->cols, n);
         break;
     case CLB_Q8:
     case CLB_Q4:
     case CLB_MXFP4: {
-        size_t block = first * (x->stride / CLB_BLOCK);
-        struct clb_q8 q = {x->q8.q + first * x->stride, x->q8.scale + block, x->q8.sum + block,
-                           x->stride};
         int n_pairs = (m->cols + CLB_TILE_COLS - 1) / CLB_TILE_COLS;
         (m->dtype == CLB_Q8 ? k->q8_q8_mm
          : m->dtype == CLB_Q4
              ? k->q4_q8_mm
-             : k->mxfp4_q8_mm)(y, y_stride, w, m->tile_bytes, n_tiles, &q, n_pairs, n);
+             : k->mxfp4_q8_mm)(y, y_stride, w, m->tile_bytes, n_tiles, &from.q8, n_pairs, n);
         break;
     }
     default: // clb_model_load lets no other type through

@@ -40,6 +40,9 @@ struct clb_acts {
     size_t stride;    // a multiple of 64; values beyond the vector's end are 0
 };
 
+// The vectors from row `first` on.
+struct clb_acts clb_acts_from(const struct clb_acts *x, size_t first);
+
 void clb_matrix_init(struct clb_matrix *m, const struct clb_format *f, const struct clb_section *s);
 
 static inline const uint8_t *clb_matrix_item(const struct clb_matrix *m, int layer, int expert)

@@ -88,7 +88,21 @@ static int largest_ffn(const struct colibri_model *m)
     return size > m->shared.size ? size : m->shared.size;
 }
 
-static void take_all(struct arena *a, struct clb_state *s, int threads, colibri_kv kv)
+// What grows with the positions is less than a hundredth of the cache, and comes when it is used.
+static void take_parts(struct arena *a, struct clb_state *s, int n_positions, colibri_kv kv)
+{
+    const int heads = s->model->config.n_heads;
+    size_t rows = ((size_t)n_positions / CLB_CHUNK + 1) * (size_t)heads;
+    s->queries = take_acts(a, (size_t)heads, s->key_dim, kv == COLIBRI_KV_Q8);
+    s->parts.n_heads = heads;
+    s->parts.out =
+        take_floats(a, rows * (size_t)clb_round_up((uint64_t)s->value_dim, CLB_TILE_ROWS));
+    s->parts.max = take_floats(a, rows);
+    s->parts.sum = take_floats(a, rows);
+}
+
+static void take_all(struct arena *a, struct clb_state *s, int threads, int n_positions,
+                     colibri_kv kv)
 {
     const struct colibri_model *m = s->model;
     const struct clb_config *c = &m->config;
@@ -118,6 +132,7 @@ static void take_all(struct arena *a, struct clb_state *s, int threads, colibri_
     s->logits = take_floats(a, (size_t)s->logit_rows * s->logits_stride);
     if (c->kv_rank)
         take_latent(a, s, n);
+    take_parts(a, s, n_positions, kv);
 
     s->clocks = s->options->profile ? take(a, (size_t)threads, sizeof *s->clocks) : NULL;
     s->attend = take(a, (size_t)threads, sizeof *s->attend);
@@ -148,7 +163,7 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m,
     s->key_dim = c->kv_rank ? c->kv_rank + c->rope_dim : c->head_dim;
     s->value_dim = c->kv_rank ? c->kv_rank : c->head_dim;
     struct arena a = {0};
-    take_all(&a, s, threads, kv);
+    take_all(&a, s, threads, n_positions, kv);
     size_t size = a.used;
     // Zeroed; what one type of weights needs no other may touch, and then it takes no memory.
     s->arena = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -160,7 +175,7 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m,
     s->arena_size = size;
     madvise(s->arena, size, MADV_HUGEPAGE);
     a = (struct arena){.base = s->arena};
-    take_all(&a, s, threads, kv);
+    take_all(&a, s, threads, n_positions, kv);
     CLB_LOG("call: %zu bytes of buffers for batches of %d tokens, %d threads", size, batch,
             threads);
     int rc = clb_cache_create(&s->cache, c->n_layers, c->n_kv_heads, s->key_dim, s->value_dim,

@@ -49,6 +49,10 @@ struct clb_state {
     struct clb_acts mixed;    // (n_heads * batch, kv_rank) what attention gives
     size_t kv_latent_stride;
 
+    // Attention of a single token over several chunks
+    struct clb_acts queries; // (n_heads, key_dim)
+    struct clb_parts parts;
+
     struct clb_attention *attend; // (threads)
     float **scratch;              // (threads) (batch, 64), and room for clb_cache_put
 };

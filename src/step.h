@@ -24,9 +24,10 @@ struct clb_step {
     int logits_from;               // first token whose logits are wanted
     int window;                    // of this layer; 0: none
     int block_tokens, block_heads; // of a block of attention
-    const struct clb_ffn *ffn;     // to run over the slots, and
-    int ffn_layer;                 // the layer of its sections
-    bool adds_up, is_last;         // to what the FFN before it gave; and then to x
+    int first_chunk; // of this layer's attention, if the chunks are items of their own; else -1
+    const struct clb_ffn *ffn; // to run over the slots, and
+    int ffn_layer;             // the layer of its sections
+    bool adds_up, is_last;     // to what the FFN before it gave; and then to x
 };
 
 static inline int clb_chunks(const struct clb_matrix *m)
