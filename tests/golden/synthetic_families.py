@@ -42,7 +42,7 @@ BASE: dict[str, Any] = {
     "vocab_size": 50,
     "n_experts": 5,
     "top_k": 3,
-    "max_positions": 400,
+    "max_positions": 1000,
     "sliding_window": 0,
     "norm_eps": 1e-5,
     "attention_scale": 0.204,

@@ -101,13 +101,15 @@ def family_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, st
 
 SHORT = 24  # longer than the windows
 TWO_CHUNKS = 261  # of attention
+THREE_CHUNKS = 515
 TYPES = [("f32", "f32"), ("q8", "f16"), (MIXED, "q8")]  # of the weights and of the cache
 
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "kv", "length"),
     [(kind, *types, SHORT) for kind in KINDS for types in TYPES]
-    + [("gpt_oss", "q4", "f16", TWO_CHUNKS), ("latent_sinks", "mxfp4", "q8", TWO_CHUNKS)],
+    + [("gpt_oss", "q4", "f16", TWO_CHUNKS), ("latent_sinks", "mxfp4", "q8", TWO_CHUNKS)]
+    + [("dense", "q8", "f16", THREE_CHUNKS), ("latent_sinks", "f32", "f32", THREE_CHUNKS)],
 )
 def test_every_kind_of_model_gives_the_same_hash(
     kind: str,
@@ -123,10 +125,10 @@ def test_every_kind_of_model_gives_the_same_hash(
     printed = f"{','.join(map(str, ids))}\nlogits_hash: clb1:{digest} kv:{kv}\n"
     arguments = [
         *("--model", family_models(kind, dtype), "--tokens", ",".join(map(str, tokens))),
-        *("--num_tokens", "2", "--kv", kv, "--format", "ids", "--logits_hash", "--threads", "2"),
+        *("--num_tokens", "2", "--kv", kv, "--format", "ids", "--logits_hash"),
     ]
-    for batch in ("1", "7", "4096"):
-        engine = run_engine("x86_64", *arguments, "--batch", batch)
+    for batch, threads in (("1", "3"), ("1", "2"), ("7", "2"), ("4096", "2")):
+        engine = run_engine("x86_64", *arguments, "--batch", batch, "--threads", threads)
         assert (engine.status, engine.stderr, engine.stdout) == (0, "", printed), batch
 
 
