@@ -21,9 +21,10 @@ enum {
     PAUSES = 16,             // between two looks at the clock
 };
 
-// How long to spin before sleeping: longer than a token's serial parts take, which saves the some
-// 50 us until a sleeper is awake. Boards run other programs too.
-static const double SPIN_SECONDS = 200e-6;
+// Most waits end within KEEP_SECONDS. Who waits longer looks on, but lets others have its CPU: the
+// thread that it waits for may need one, as boards run other programs too. After SPIN_SECONDS it
+// sleeps. A token's serial parts are shorter, which saves the some 50 us until a sleeper is awake.
+static const double KEEP_SECONDS = 20e-6, SPIN_SECONDS = 200e-6;
 
 // A number that threads wait for to change.
 struct signal {
@@ -37,18 +38,18 @@ struct clb_pool {
     int started;
     bool pinned;
     cpu_set_t cpus; // of the caller, before it was pinned
-    bool spins; // no: there are more threads than CPUs, and one that spins keeps another from work
+    double keeps;   // KEEP_SECONDS; 0: there are more threads than CPUs
+
+    // The job. Written while no item is left, and read by who has claimed one: until that one is
+    // finished there is no other job. A thread that comes late finds nothing left, or helps with
+    // the job that there is by then.
     struct clb_clock *clocks; // NULL, or (n)
     enum clb_operation operation;
-
-    // The job. Written before `generation` is raised, read after it was seen to change.
     clb_item_fn fn;
     void *context;
     int n_items;
-    bool quit;
-    _Alignas(CLB_ALIGN) atomic_int next; // first item that nobody has claimed
-    struct signal working;               // workers, without the caller, that have not finished
-    struct signal generation;            // raised with each job
+    struct signal left;     // items that nobody has claimed; -1: the workers shall end
+    struct signal finished; // items of this job, without those of the caller
 };
 
 struct worker {
@@ -56,29 +57,35 @@ struct worker {
     int index;
 };
 
-// Waits until the signal is not `old`.
-static void wait_for(const struct clb_pool *p, struct signal *s, int old)
+// Waits until the signal is not `old`; what it is then.
+static int wait_for(const struct clb_pool *p, struct signal *s, int old)
 {
+    int value;
     double start = clb_usage_seconds();
-    while (p->spins && clb_usage_seconds() - start < SPIN_SECONDS)
+    for (double waited = 0; waited < SPIN_SECONDS; waited = clb_usage_seconds() - start)
         for (int i = 0; i < PAUSES; i++) {
-            if (atomic_load(&s->value) != old)
-                return;
-            clb_pause();
+            value = atomic_load_explicit(&s->value, memory_order_acquire);
+            if (value != old)
+                return value;
+            if (waited < p->keeps)
+                clb_pause();
+            else
+                sched_yield();
         }
     atomic_fetch_add(&s->sleepers, 1);
-    while (atomic_load(&s->value) == old)
+    while ((value = atomic_load(&s->value)) == old)
         syscall(SYS_futex, &s->value, FUTEX_WAIT_PRIVATE, old, NULL);
     atomic_fetch_sub(&s->sleepers, 1);
+    return value;
 }
 
-// Changes the signal; who sleeps is woken.
-static int change(struct signal *s, int by)
+// Changes the signal; who sleeps is woken. Sequentially consistent, as falling asleep is: either
+// the sleeper sees the change, or this thread sees the sleeper.
+static void change(struct signal *s, int by)
 {
-    int value = atomic_fetch_add(&s->value, by) + by;
+    atomic_fetch_add(&s->value, by);
     if (atomic_load(&s->sleepers))
         syscall(SYS_futex, &s->value, FUTEX_WAKE_PRIVATE, INT_MAX);
-    return value;
 }
 
 static struct clb_clock *clock_of(const struct clb_pool *p, int index)
@@ -86,21 +93,28 @@ static struct clb_clock *clock_of(const struct clb_pool *p, int index)
     return p->clocks ? p->clocks + index : NULL;
 }
 
-// Claims items while there are some: a part of what is left, so that claims are few, neighbours
-// stay together, and a slow core does not end last.
-static void work(struct clb_pool *p, int index)
+static void run_items(const struct clb_pool *p, int first, int n, int index)
 {
     clb_clock_turn(clock_of(p, index), p->operation);
-    int first = atomic_load(&p->next);
-    while (first < p->n_items) {
-        int n = (p->n_items - first) / (2 * p->n) + 1;
-        if (!atomic_compare_exchange_weak(&p->next, &first, first + n))
+    for (int i = first; i < first + n; i++)
+        p->fn(p->context, i, index);
+}
+
+// Claims items while there are some: a part of what is left, so that claims are few, neighbours
+// stay together, and a slow core does not end last. Returns how many.
+static int work(struct clb_pool *p, int index)
+{
+    int done = 0, left = atomic_load_explicit(&p->left.value, memory_order_relaxed);
+    while (left > 0) {
+        int n = left / (2 * p->n) + 1;
+        if (!atomic_compare_exchange_weak_explicit(&p->left.value, &left, left - n,
+                                                   memory_order_acquire, memory_order_relaxed))
             continue;
-        for (int i = first; i < first + n; i++)
-            p->fn(p->context, i, index);
-        first = atomic_load(&p->next);
+        run_items(p, p->n_items - left, n, index);
+        done += n;
+        left = atomic_load_explicit(&p->left.value, memory_order_relaxed);
     }
-    clb_clock_turn(clock_of(p, index), CLB_WAITING);
+    return done;
 }
 
 int clb_thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
@@ -122,13 +136,14 @@ static void *worker_main(void *arg)
     struct clb_pool *p = w.pool;
     free(arg);
     fesetenv(FE_DFL_ENV); // round to nearest, subnormals kept
-    for (int seen = 0;; seen++) {
-        wait_for(p, &p->generation, seen);
-        if (p->quit)
-            return NULL;
-        work(p, w.index);
-        change(&p->working, -1);
+    while (wait_for(p, &p->left, 0) > 0) {
+        int done = work(p, w.index);
+        if (!done)
+            continue;
+        clb_clock_turn(clock_of(p, w.index), CLB_WAITING);
+        change(&p->finished, done);
     }
+    return NULL;
 }
 
 static int start_worker(struct clb_pool *p, const pthread_attr_t *attr)
@@ -158,7 +173,7 @@ int clb_pool_create(struct clb_pool **pool, int n, colibri_error *error)
     memset(p, 0, sizeof *p);
     p->n = n;
     p->threads = threads;
-    p->spins = n <= sysconf(_SC_NPROCESSORS_ONLN);
+    p->keeps = n > sysconf(_SC_NPROCESSORS_ONLN) ? 0 : KEEP_SECONDS;
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
@@ -181,8 +196,7 @@ void clb_pool_free(struct clb_pool *p)
 {
     if (!p)
         return;
-    p->quit = true;
-    change(&p->generation, 1);
+    change(&p->left, -1);
     for (int i = 0; i < p->started; i++)
         pthread_join(p->threads[i], NULL);
     if (p->pinned)
@@ -215,14 +229,15 @@ void clb_pool_run(struct clb_pool *p, int n_items, clb_item_fn fn, void *context
     p->fn = fn;
     p->context = context;
     p->n_items = n_items;
-    atomic_store(&p->next, 0);
-    bool alone = p->n == 1 || n_items <= 1;
-    if (!alone) {
-        atomic_store(&p->working.value, p->n - 1);
-        change(&p->generation, 1);
+    if (p->n == 1 || n_items <= 1) {
+        run_items(p, 0, n_items, 0);
+    } else {
+        atomic_store_explicit(&p->finished.value, 0, memory_order_relaxed);
+        change(&p->left, n_items);
+        int others = n_items - work(p, 0);
+        clb_clock_turn(clock_of(p, 0), CLB_WAITING);
+        for (int n = 0; n != others;)
+            n = wait_for(p, &p->finished, n);
     }
-    work(p, 0);
-    for (int left; !alone && (left = atomic_load(&p->working.value));)
-        wait_for(p, &p->working, left);
     clb_clock_turn(clock_of(p, 0), CLB_OTHER);
 }

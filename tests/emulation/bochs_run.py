@@ -176,7 +176,9 @@ class Machine:
         self._cpu = self._session.cpu
         self._cpu.state = self._initial_state(model.xcr0, program.entry, stack)
         self._threads = GuestThreads(self._memory, THREAD_AREAS)
-        self._calls = LinuxCalls(self._memory, self._threads, self._set_fs, self._clone)
+        self._calls = LinuxCalls(
+            self._memory, self._threads, self._set_fs, self._clone, lambda: self.instructions
+        )
         self._exception: int | None = None
         self._slice_end = ctypes.c_ulonglong.in_dll(ctypes.CDLL(None), "bochs_slice_end")
         self._hook = bochscpu.Hook()
@@ -252,7 +254,7 @@ class Machine:
                 except ExitedError as exited:
                     return exited.status
                 cpu.rax = result & 0xFFFF_FFFF_FFFF_FFFF
-                if self._threads.current.can_run:
+                if self._threads.keeps_turn:
                     continue
             elif not sliced or self._slice_end.value != NEVER:
                 sys.stderr.write(f"bochs_run: stopped at {cpu.rip:#x}\n")

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads of an emulated x86-64 process, on the one CPU that there is.
 
-A thread runs until its slice is over, until it waits for a futex, or until it ends; then the next
-one that can run has its turn. Runs are equal: a slice is a number of instructions.
+A thread runs until its slice is over, until it yields or waits for a futex, or until it ends; then
+the next one that can run has its turn. Runs are equal: a slice is a number of instructions.
 """
 
 import errno
@@ -59,6 +59,7 @@ class GuestThreads:
         self._memory = memory
         self._next_area = areas
         self._n_created = 0
+        self.yielded = False  # the current thread, since it has its turn
         self.current = self._new()
         self._alive = [self.current]  # in the order of their turns
 
@@ -98,8 +99,19 @@ class GuestThreads:
             self._memory.write(self.current.clear_id, bytes(4))
             self._wake(self.current.clear_id, 1)
 
+    def yield_turn(self) -> int:
+        """What sched_yield does."""
+        self.yielded = True
+        return 0
+
+    @property
+    def keeps_turn(self) -> bool:
+        """Whether the current thread goes on after its call."""
+        return self.current.can_run and not self.yielded
+
     def next(self) -> Thread:
         """Whose turn it is: after the current one, the first that can run."""
+        self.yielded = False
         at = 0 if self.current.ended else self._alive.index(self.current) + 1
         for thread in self._alive[at:] + self._alive[:at]:
             if thread.can_run:

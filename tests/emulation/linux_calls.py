@@ -10,7 +10,6 @@ import os
 import stat
 import struct
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 from guest_memory import PAGE, FaultError, GuestMemory
@@ -46,12 +45,17 @@ class LinuxCalls:
         threads: GuestThreads,
         set_fs: Callable[[int], None],
         clone: Callable[[int, int, int, int, int], int],
+        instructions: Callable[[], int],
     ) -> None:
-        """`set_fs` sets the base of FS of the CPU; `clone` starts a thread with its registers."""
+        """`set_fs` sets the base of FS of the CPU; `clone` starts a thread with its registers.
+
+        `instructions` counts those executed: each is a nanosecond of every clock.
+        """
         self._memory = memory
         self._threads = threads
         self._set_fs = set_fs
         self._clone = clone
+        self._instructions = instructions
         self._next_mapping = _MAPPINGS
         self._unknown: set[int] = set()
         self._table: dict[int, Callable[..., int]] = {
@@ -72,7 +76,7 @@ class LinuxCalls:
             17: self._pread,
             19: self._readv,
             20: self._writev,
-            24: lambda *_: 0,  # sched_yield
+            24: lambda *_: self._threads.yield_turn(),
             28: lambda *_: 0,  # madvise
             39: lambda *_: 1,  # getpid
             56: lambda *arguments: self._clone(*arguments[:5]),
@@ -232,9 +236,8 @@ class LinuxCalls:
         self._memory.write(mask, struct.pack("<Q", 1))  # one CPU
         return 8
 
-    def _clock_gettime(self, clock: int, result: int, *_: int) -> int:
-        now = time.clock_gettime_ns(clock)
-        self._memory.write(result, struct.pack("<QQ", *divmod(now, 10**9)))
+    def _clock_gettime(self, _: int, result: int, *__: int) -> int:
+        self._memory.write(result, struct.pack("<QQ", *divmod(self._instructions(), 10**9)))
         return 0
 
     def _prlimit(self, _: int, __: int, new: int, old: int, *___: int) -> int:
