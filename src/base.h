@@ -13,7 +13,8 @@
 #include <string.h>
 
 #define CLB_PRINTF(string, first) __attribute__((format(printf, string, first)))
-#define CLB_ALIGN 64 // bytes: a cache line, a tile line, the widest vector
+#define CLB_ALIGN 64        // bytes: a cache line, a tile line, the widest vector
+#define CLB_PAGE_BYTES 4096 // of memory: the smallest that there are
 
 // Fills *error (which may be NULL) and returns `code`.
 int clb_error(colibri_error *error, int code, const char *format, ...) CLB_PRINTF(3, 4);

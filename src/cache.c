@@ -8,8 +8,6 @@
 
 #include <sys/mman.h>
 
-enum { PAGE_BYTES = 4096 }; // the smallest that there are
-
 int clb_cache_create(struct clb_cache *c, int n_layers, int n_kv_heads, int key_dim, int value_dim,
                      int n_positions, colibri_kv type, colibri_error *error)
 {
@@ -62,7 +60,7 @@ void clb_cache_free(struct clb_cache *c)
 void clb_cache_take(struct clb_cache *c, int position)
 {
     const size_t needed = ((size_t)position / CLB_CHUNK + 1) * (size_t)c->n_heads * c->chunk_bytes;
-    for (; c->taken < needed; c->taken += PAGE_BYTES)
+    for (; c->taken < needed; c->taken += CLB_PAGE_BYTES)
         c->data[c->taken] = 0;
 }
 

@@ -43,7 +43,8 @@ typedef struct colibri_model colibri_model;
 typedef struct colibri_load_options {
     const char *isa; // kernels to use, by name; NULL: the best that this CPU can run
     bool verify; // check all items at load, not only small ones: CRCs, and that values are finite
-    bool lock;   // mlock the file: it stays in memory, or loading fails
+    bool lock; // mlock the file: it stays in memory, or loading fails; and take the cache's memory
+               // for each turn before its first token
     const char *quantize; // "up:int8,down:int8": sections of floats to round to int8, in memory of
                           // their own; NULL: none
 } colibri_load_options;

@@ -332,6 +332,7 @@ int clb_model_open(struct colibri_model *m, const char *model_path, const char *
 {
     static const colibri_load_options defaults = {0};
     const colibri_load_options *o = options ? options : &defaults;
+    m->locked = o->lock;
     int rc = clb_cpu_choose(&m->kernels, o->isa, error);
     if (!rc)
         rc = clb_config_read(&m->config, config_path, error);

@@ -28,6 +28,7 @@ struct colibri_model {
     struct clb_config config;
     struct clb_kernels kernels;
     bool quantised;
+    bool locked;                          // in memory: nor shall a token wait for the cache's
     struct clb_quantised *quantised_here; // NULL, or what `quantize` asked for
 
     struct clb_matrix embeddings;          // (vocab_size, hidden_size)

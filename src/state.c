@@ -174,6 +174,8 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m,
     }
     s->arena_size = size;
     madvise(s->arena, size, MADV_HUGEPAGE);
+    for (size_t i = 0; m->locked && i < size; i += CLB_PAGE_BYTES)
+        s->arena[i] = 0;
     a = (struct arena){.base = s->arena};
     take_all(&a, s, threads, n_positions, kv);
     CLB_LOG("call: %zu bytes of buffers for batches of %d tokens, %d threads", size, batch,

@@ -15,7 +15,7 @@ struct clb_state {
     struct clb_pool *pool;
     struct clb_clock *clocks; // (threads), or NULL
     struct clb_cache cache;
-    void *arena;
+    uint8_t *arena;
     size_t arena_size;
     int batch;                            // tokens per step, at most
     int logit_rows;                       // rows of logits per step, at most

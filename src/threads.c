@@ -17,8 +17,9 @@
 #include <unistd.h>
 
 enum {
-    STACK_BYTES = 256 << 10, // musl's default is 128 KB
-    PAUSES = 16,             // between two looks at the clock
+    STACK_BYTES = 256 << 10,  // musl's default is 128 KB
+    TOUCHED_BYTES = 32 << 10, // of a stack, before the first job: no later one waits for a page
+    PAUSES = 16,              // between two looks at the clock
 };
 
 // Most waits end within KEEP_SECONDS. Who waits longer looks on, but lets others have its CPU: the
@@ -49,7 +50,8 @@ struct clb_pool {
     void *context;
     int n_items;
     struct signal left;     // items that nobody has claimed; -1: the workers shall end
-    struct signal finished; // items of this job, without those of the caller
+    struct signal finished; // items of this job, without those of the caller; at first: workers
+                            // that have started
 };
 
 struct worker {
@@ -136,6 +138,10 @@ static void *worker_main(void *arg)
     struct clb_pool *p = w.pool;
     free(arg);
     fesetenv(FE_DFL_ENV); // round to nearest, subnormals kept
+    volatile char stack[TOUCHED_BYTES];
+    for (int i = 0; i < TOUCHED_BYTES; i += CLB_PAGE_BYTES)
+        stack[i] = 0;
+    change(&p->finished, 1);
     while (wait_for(p, &p->left, 0) > 0) {
         int done = work(p, w.index);
         if (!done)
@@ -144,6 +150,13 @@ static void *worker_main(void *arg)
         change(&p->finished, done);
     }
     return NULL;
+}
+
+// Waits until workers have finished n items.
+static void wait_for_workers(struct clb_pool *p, int n)
+{
+    for (int finished = 0; finished != n;)
+        finished = wait_for(p, &p->finished, finished);
 }
 
 static int start_worker(struct clb_pool *p, const pthread_attr_t *attr)
@@ -188,6 +201,7 @@ int clb_pool_create(struct clb_pool **pool, int n, colibri_error *error)
                          "thread %d of %d cannot be started; ask for fewer with --threads",
                          started + 2, n);
     }
+    wait_for_workers(p, n - 1);
     *pool = p;
     return 0;
 }
@@ -236,8 +250,7 @@ void clb_pool_run(struct clb_pool *p, int n_items, clb_item_fn fn, void *context
         change(&p->left, n_items);
         int others = n_items - work(p, 0);
         clb_clock_turn(clock_of(p, 0), CLB_WAITING);
-        for (int n = 0; n != others;)
-            n = wait_for(p, &p->finished, n);
+        wait_for_workers(p, others);
     }
     clb_clock_turn(clock_of(p, 0), CLB_OTHER);
 }

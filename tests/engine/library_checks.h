@@ -41,4 +41,8 @@ void check_shorter(const char *path);
 void check_shorter_tokenizer(const char *path);
 void check_damaged(const char *path);
 
+// test_library_quiet.c. `how`: "1" to "9" threads, and "lock" behind it to lock the model. Prints
+// the page faults, and ends the process.
+void check_quiet(const char *path, const char *how);
+
 #endif

@@ -398,6 +398,8 @@ int main(int argc, char **argv)
         {"modes", check_modes},     {"stop", check_stop},
         {"turns", check_turns},     {"infer_errors", check_infer_errors},
     };
+    if (argc == 4 && !strcmp(argv[1], "quiet"))
+        check_quiet(argv[2], argv[3]);
     if (argc != 3)
         return 2;
     if (!strcmp(argv[1], "load_errors")) {

@@ -20,7 +20,7 @@ from colibri_deploy.model_file import ModelFile
 from colibri_deploy.process import run
 from colibri_deploy.targets import machine_arch
 
-SOURCES = ("library_checks", "test_library", "test_library_files")
+SOURCES = ("library_checks", "test_library", "test_library_files", "test_library_quiet")
 SHAPE = Shape(
     hidden=32, ffn=40, experts=3, top_k=2, layers=2, heads=4, kv_heads=2, vocab=50,
     max_positions=1_000_000,
@@ -86,6 +86,19 @@ def test_a_promise_is_kept(
 ) -> None:
     result = run([program, check, library_models[model]], check=False)
     assert (result.status, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("how", ["1", "2", "3", "1lock", "2lock", "3lock"])
+@pytest.mark.parametrize("model", ["f32", "q8"])
+def test_nothing_is_asked_of_the_kernel_between_the_first_token_and_the_last(
+    model: str, how: str, program: Path, library_models: dict[str, Path]
+) -> None:
+    """No system call but those of a thread that waits, no memory; and no page, with the lock."""
+    result = run([program, "quiet", library_models[model], how], check=False)
+    assert (result.status, result.stderr) == (0, "")
+    n_faults = int(result.stdout.removesuffix(" page faults\n"))
+    # 600 tokens go through three chunks of the cache, each of 16 pages or more
+    assert n_faults == 0 if how.endswith("lock") else n_faults >= 32
 
 
 @pytest.mark.parametrize("kind", ["other config", "truncated", "damaged table", "damaged item"])

@@ -79,7 +79,7 @@ int main(int argc, char **argv)
     static struct clb_clock clocks[MAX_THREADS];
     const int n_threads = argc > 1 ? atoi(argv[1]) : 0;
     bool right = n_threads > 0 && n_threads <= MAX_THREADS;
-    for (int n = 0; right && n < POOLS; n++) { // most are freed before their workers are awake
+    for (int n = 0; right && n < POOLS; n++) {
         struct clb_pool *pool;
         colibri_error error;
         if (clb_pool_create(&pool, n_threads, &error)) {
