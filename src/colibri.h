@@ -4,7 +4,8 @@
 // Colibri: Mixture-of-Experts language models on boards with few resources.
 //
 // A model is loaded once and is immutable after that: any number of threads may call
-// colibri_infer on it at the same time. Nothing here prints or exits.
+// colibri_infer on it at the same time. Nothing here prints or exits, and a signal to the process
+// interrupts none of the threads that are started here.
 #ifndef COLIBRI_H
 #define COLIBRI_H
 
