@@ -4,6 +4,7 @@
 #include "bench.h"
 
 #include "model.h"
+#include "print.h"
 #include "report.h"
 #include "threads.h"
 #include "usage.h"
@@ -159,7 +160,7 @@ static int measure(struct bench *b, colibri_error *error)
 // A line, or a member of an object of JSON.
 static void put(const struct bench *b, const char *name, double value)
 {
-    printf(b->json ? ", \"%s\": %.9g" : "%-24s %10.6g\n", name, value);
+    clb_print(stdout, b->json ? ", \"%s\": %.9g" : "%-24s %10.6g\n", name, value);
 }
 
 // Of the last decoding, from token to token.
@@ -198,8 +199,8 @@ static void print(struct bench *b, bool profile)
         bytes += (double)b->profile.decode[i].bytes / (b->n_tokens - 1);
     const double speed = 1e-9 * bytes * rate[DECODE];
     const double roof = 1e-9 * PIECE_BYTES * b->n_pieces * rate[best];
-    printf(b->json ? "{\"isa\": \"%s\", \"kv\": \"%s\"" : "isa %s, kv %s\n",
-           b->model->kernels.level, clb_kv_names[b->stats.kv]);
+    clb_print(stdout, b->json ? "{\"isa\": \"%s\", \"kv\": \"%s\"" : "isa %s, kv %s\n",
+              b->model->kernels.level, clb_kv_names[b->stats.kv]);
     put(b, "threads", threads);
     put(b, "rounds", ROUNDS);
     put(b, "short_prompt", b->n_short);

@@ -6,9 +6,9 @@
 #include "guard.h"
 #include "infer.h"
 #include "model.h"
+#include "print.h"
 
 #include <fenv.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -28,14 +28,14 @@ static int find_files(const char *model, const char *config, char *model_path, c
     struct stat st;
     int n, n_config;
     if (config) {
-        n = snprintf(model_path, MAX_PATH_BYTES, "%s", model);
-        n_config = snprintf(config_path, MAX_PATH_BYTES, "%s", config);
+        n = clb_format(model_path, MAX_PATH_BYTES, "%s", model);
+        n_config = clb_format(config_path, MAX_PATH_BYTES, "%s", config);
     } else if (!stat(model, &st) && !S_ISDIR(st.st_mode)) {
         return clb_error(error, COLIBRI_ERROR_USAGE,
                          "%s is not a directory; name its config.json with --config", model);
     } else {
-        n = snprintf(model_path, MAX_PATH_BYTES, "%s/model.bin", model);
-        n_config = snprintf(config_path, MAX_PATH_BYTES, "%s/config.json", model);
+        n = clb_format(model_path, MAX_PATH_BYTES, "%s/model.bin", model);
+        n_config = clb_format(config_path, MAX_PATH_BYTES, "%s/config.json", model);
     }
     if (n >= MAX_PATH_BYTES || n_config >= MAX_PATH_BYTES)
         return clb_error(error, COLIBRI_ERROR_FILE, "the path of the model is too long");

@@ -3,7 +3,7 @@
 
 #include "cpu.h"
 
-#include <stdio.h>
+#include "print.h"
 
 #if defined(__x86_64__)
 enum { XCR0 = 4, OSXSAVE_BIT = 27 };
@@ -70,7 +70,7 @@ int clb_cpu_choose(struct clb_kernels *kernels, const char *name, colibri_error 
     const struct clb_level *chosen = find_level(name);
     char inside[128] = "";
     for (const struct clb_level *l = clb_levels; l->name; l++)
-        snprintf(inside + strlen(inside), sizeof inside - strlen(inside), " %s", l->name);
+        clb_format(inside + strlen(inside), sizeof inside - strlen(inside), " %s", l->name);
     if (!chosen)
         return clb_error(error, COLIBRI_ERROR_ISA,
                          "this program has no kernels for the ISA level %s; it has:%s", name,

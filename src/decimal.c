@@ -4,6 +4,7 @@
 #include "decimal.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 
 size_t clb_decimal_length(const char *p, bool *integer)
@@ -67,4 +68,99 @@ bool clb_decimal_value(const char *p, double *value)
     v = exponent < 0 ? v / power : v * power;
     *value = negative ? -v : v;
     return true;
+}
+
+// All digits of any f64, in limbs of nine: 36 limbs before the point and 120 behind it.
+enum { LIMB = 1000000000, POINT = 36, LIMBS = POINT + 120, UNITS = 9 * POINT - 1 };
+
+// digits[UNITS] is the last one in front of the point. x is finite and not negative.
+static void exact_digits(char digits[9 * LIMBS], double x)
+{
+    uint32_t limbs[LIMBS] = {0};
+    uint64_t bits, mantissa;
+    memcpy(&bits, &x, sizeof bits);
+    int exponent = (int)(bits >> 52);
+    mantissa = bits & (((uint64_t)1 << 52) - 1);
+    if (exponent)
+        mantissa |= (uint64_t)1 << 52;
+    else
+        exponent = 1;
+    limbs[POINT - 2] = (uint32_t)(mantissa / LIMB);
+    limbs[POINT - 1] = (uint32_t)(mantissa % LIMB);
+    for (exponent -= 1075; exponent > 0; exponent--) {
+        uint32_t carry = 0;
+        for (int i = POINT - 1; i >= 0; i--) {
+            limbs[i] = 2 * limbs[i] + carry;
+            carry = limbs[i] >= LIMB;
+            limbs[i] -= carry * LIMB;
+        }
+    }
+    while (exponent < 0) {
+        int step = exponent < -29 ? 29 : -exponent;
+        uint64_t rest = 0;
+        for (int i = 0; i < LIMBS; i++) {
+            rest = rest * LIMB + limbs[i];
+            limbs[i] = (uint32_t)(rest >> step);
+            rest &= ((uint64_t)1 << step) - 1;
+        }
+        exponent += step;
+    }
+    for (int i = 9 * LIMBS - 1; i >= 0; i--) {
+        digits[i] = (char)('0' + limbs[i / 9] % 10);
+        limbs[i / 9] /= 10;
+    }
+}
+
+// Keeps n digits, rounded to nearest, ties to even.
+static void round_digits(char digits[9 * LIMBS], int n)
+{
+    int i = n + 1;
+    while (i < 9 * LIMBS && digits[i] == '0')
+        i++;
+    const bool tie = digits[n] == '5' && i == 9 * LIMBS;
+    if (tie ? digits[n - 1] % 2 : digits[n] >= '5') {
+        for (i = n - 1; digits[i] == '9'; i--)
+            digits[i] = '0';
+        digits[i]++;
+    }
+}
+
+size_t clb_decimal_write(char out[CLB_DECIMAL_BYTES], double x, int precision, bool general)
+{
+    if (!isfinite(x)) {
+        memcpy(out, isnan(x) ? "nan" : "inf", 3);
+        return 3;
+    }
+    char digits[9 * LIMBS], *p = out;
+    exact_digits(digits, x);
+    int first = 0;
+    while (first < 9 * LIMBS && digits[first] == '0')
+        first++;
+    if (first == 9 * LIMBS)
+        first = UNITS;
+    int end = general ? first + precision : UNITS + 1 + precision;
+    round_digits(digits, end);
+    first -= digits[first - 1] != '0';
+    const int exponent = UNITS - first;
+    const bool scientific = general && (exponent < -4 || exponent >= precision);
+    while (general && end > first + 1 && digits[end - 1] == '0')
+        end--;
+    if (!scientific && end <= UNITS)
+        end = UNITS + 1;
+    const int units = scientific ? first : UNITS;
+    for (int i = first < units ? first : units; i < end; i++) {
+        *p++ = digits[i];
+        if (i == units && i + 1 < end)
+            *p++ = '.';
+    }
+    if (scientific) {
+        const int magnitude = abs(exponent);
+        *p++ = 'e';
+        *p++ = exponent < 0 ? '-' : '+';
+        if (magnitude >= 100)
+            *p++ = (char)('0' + magnitude / 100);
+        *p++ = (char)('0' + magnitude / 10 % 10);
+        *p++ = (char)('0' + magnitude % 10);
+    }
+    return (size_t)(p - out);
 }

@@ -3,16 +3,16 @@
 
 #include "base.h"
 #include "log.h"
+#include "print.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 
 int clb_error(colibri_error *error, int code, const char *format, ...)
 {
     if (error) {
         va_list args;
         va_start(args, format);
-        vsnprintf(error->message, sizeof error->message, format, args);
+        clb_vformat(error->message, sizeof error->message, format, args);
         va_end(args);
         // It may quote a file: no line breaks, nothing that a terminal obeys.
         for (char *p = error->message; *p; p++)
@@ -31,7 +31,7 @@ void clb_log(const char *format, ...)
     char line[400];
     va_list args;
     va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
+    clb_vformat(line, sizeof line, format, args);
     va_end(args);
     if (clb_log_sink)
         clb_log_sink(line);

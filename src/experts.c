@@ -4,8 +4,7 @@
 #include "experts.h"
 
 #include "log.h"
-
-#include <stdio.h>
+#include "print.h"
 
 // Fewer tokens go to one expert by chance.
 enum { COLLAPSE_TOKENS = 8 };
@@ -163,8 +162,8 @@ static void log_routes(const struct clb_step *st, int top_k)
     for (int t = 0; t < st->n; t++) {
         char line[32 * CLB_MAX_TOP_K] = "";
         for (int i = t * top_k, n = 0; i < (t + 1) * top_k && n < (int)sizeof line; i++)
-            n += snprintf(line + n, sizeof line - (size_t)n, "%s expert_%d (%.2f)",
-                          i > t * top_k ? "," : "", r->chosen[i], (double)r->chosen_weight[i]);
+            n += clb_format(line + n, sizeof line - (size_t)n, "%s expert_%d (%.2f)",
+                            i > t * top_k ? "," : "", r->chosen[i], (double)r->chosen_weight[i]);
         CLB_LOG("routing: token %d ->%s", st->first_position + t, line);
     }
 #else
@@ -185,11 +184,11 @@ static void warn_of_collapse(struct clb_step *st)
         return;
     s->warned = true;
     char message[400];
-    snprintf(message, sizeof message,
-             "the router of layer %d: all %d tokens of a batch went to expert %d; likely causes: "
-             "the text repeats one token, the router's weights are damaged (check with --verify) "
-             "or were converted from a wrong tensor, or the checkpoint's router has collapsed",
-             st->layer, st->n, expert);
+    clb_format(message, sizeof message,
+               "the router of layer %d: all %d tokens of a batch went to expert %d; likely causes: "
+               "the text repeats one token, the router's weights are damaged (check with --verify) "
+               "or were converted from a wrong tensor, or the checkpoint's router has collapsed",
+               st->layer, st->n, expert);
     s->options->on_warning(s->user, message);
 }
 

@@ -4,9 +4,9 @@
 #include "json.h"
 
 #include "decimal.h"
+#include "print.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 int clb_json_error(struct clb_json *j, const char *format, ...)
@@ -14,7 +14,7 @@ int clb_json_error(struct clb_json *j, const char *format, ...)
     char what[300];
     va_list args;
     va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
+    clb_vformat(what, sizeof what, format, args);
     va_end(args);
     int line = 1;
     for (const char *p = j->text; p < j->at; p++)
@@ -44,7 +44,7 @@ static const char *found(struct clb_json *j, char out[32])
     if (!*j->at)
         return "the end of the file";
     size_t n = 1 + strcspn(j->at + 1, ",}]\r\n");
-    snprintf(out, 32, "%.*s%s", (int)(n > 24 ? 24 : n), j->at, n > 24 ? "..." : "");
+    clb_format(out, 32, "%.*s%s", (int)(n > 24 ? 24 : n), j->at, n > 24 ? "..." : "");
     for (char *p = out; *p; p++)
         if (*p < ' ' || *p > '~')
             *p = '?';

@@ -8,6 +8,7 @@
 #include "log.h"
 #include "nll.h"
 #include "options.h"
+#include "print.h"
 #include "report.h"
 #include "schedule.h"
 #include "selftest.h"
@@ -33,18 +34,18 @@ static int print_version(void)
     int rc = clb_cpu_choose(&chosen, NULL, &error);
     if (rc)
         return rc;
-    printf("colibri %s (%s)\nisa inside:", colibri_version(), CLB_ARCH);
+    clb_print(stdout, "colibri %s (%s)\nisa inside:", colibri_version(), CLB_ARCH);
     for (const struct clb_level *l = clb_levels; l->name; l++)
-        printf(" %s", l->name);
-    printf("\nisa usable:");
+        clb_print(stdout, " %s", l->name);
+    clb_print(stdout, "\nisa usable:");
     for (const struct clb_level *l = clb_levels; l->name; l++)
         if (!clb_cpu_lacks(l))
-            printf(" %s", l->name);
-    printf("\nisa chosen: %s\ncpu features:", chosen.level);
+            clb_print(stdout, " %s", l->name);
+    clb_print(stdout, "\nisa chosen: %s\ncpu features:", chosen.level);
     for (const struct clb_level *l = clb_levels; l->name; l++)
         for (const struct clb_feature *f = l->needs; f->name; f++)
-            printf(" %s%s", clb_cpu_has(f) ? "" : "no-", f->name);
-    printf("\n");
+            clb_print(stdout, " %s%s", clb_cpu_has(f) ? "" : "no-", f->name);
+    clb_print(stdout, "\n");
     return 0;
 }
 
@@ -66,7 +67,7 @@ static int print_sha256(const char *path, colibri_error *error)
     }
     fclose(f);
     clb_sha256_hex(&s, hex);
-    printf("%s  %s\n", hex, path);
+    clb_print(stdout, "%s  %s\n", hex, path);
     return 0;
 }
 
@@ -163,7 +164,7 @@ static int on_step(void *user, const colibri_step *step)
         clb_sha256_add(&out->hash, step->logits, (size_t)step->vocab_size * sizeof *step->logits);
     if (o->logits)
         for (int32_t i = 0; i < step->vocab_size; i++)
-            printf("%.9g\n", (double)step->logits[i]);
+            clb_print(stdout, "%.9g\n", (double)step->logits[i]);
     if (step->token < 0 || step->eos)
         return 0;
     out->ids[out->n_ids++] = step->token;
@@ -182,7 +183,7 @@ static int end_text(struct output *out)
     int rc = colibri_decoder_end(out->decoder, &text, &n, out->error);
     if (!rc)
         rc = write_text(out, text, n);
-    printf("\n%s", out->options->turn_end);
+    clb_print(stdout, "\n%s", out->options->turn_end);
     fflush(stdout);
     return rc;
 }
@@ -206,7 +207,7 @@ static bool same_file(const struct stat *st, const char *directory, const char *
 {
     char path[4096];
     struct stat other;
-    snprintf(path, sizeof path, "%s%s", directory ? directory : "", name ? name : "");
+    clb_format(path, sizeof path, "%s%s", directory ? directory : "", name ? name : "");
     return !stat(path, &other) && other.st_dev == st->st_dev && other.st_ino == st->st_ino;
 }
 
@@ -232,13 +233,13 @@ static int on_route(void *user, const colibri_route *route)
 {
     const struct output *out = user;
     FILE *f = out->trace;
-    fprintf(f, "{\"layer\":%d,\"position\":%d,\"token\":%d,\"experts\":", route->layer,
-            route->position, route->token);
+    clb_print(f, "{\"layer\":%d,\"position\":%d,\"token\":%d,\"experts\":", route->layer,
+              route->position, route->token);
     for (int i = 0; i < route->n_experts; i++)
-        fprintf(f, "%c%d", i ? ',' : '[', route->experts[i]);
+        clb_print(f, "%c%d", i ? ',' : '[', route->experts[i]);
     fputs("],\"weights\":", f);
     for (int i = 0; i < route->n_experts; i++)
-        fprintf(f, "%c%.9g", i ? ',' : '[', (double)route->weights[i]);
+        clb_print(f, "%c%.9g", i ? ',' : '[', (double)route->weights[i]);
     fputs("]}\n", f);
     return ferror(f) ? trace_failed(out, out->error) : 0;
 }
@@ -246,13 +247,13 @@ static int on_route(void *user, const colibri_route *route)
 static void on_warning(void *user, const char *message)
 {
     (void)user;
-    fprintf(stderr, "colibri: warning: %s\n", message);
+    clb_print(stderr, "colibri: warning: %s\n", message);
 }
 
 static void print_ids(const char *separator, const int32_t *ids, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        printf("%s%d", i ? separator : "", ids[i]);
+        clb_print(stdout, "%s%d", i ? separator : "", ids[i]);
 }
 
 static void print_json_string(const char *s, size_t n)
@@ -261,9 +262,9 @@ static void print_json_string(const char *s, size_t n)
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)s[i];
         if (c == '"' || c == '\\')
-            printf("\\%c", c);
+            clb_print(stdout, "\\%c", c);
         else if (c < 0x20 || c == 0x7f)
-            printf("\\u%04x", c);
+            clb_print(stdout, "\\u%04x", c);
         else
             putchar(c);
     }
@@ -282,27 +283,29 @@ static int print_json(const struct output *out, const colibri_model *model, cons
                  : 0;
     if (rc)
         return rc;
-    printf("{\"version\": \"%s\", \"architecture\": \"%s\", \"isa\": \"%s\", \"threads\": %d, "
-           "\"kv\": \"%s\", \"prompt_ids\": [",
-           colibri_version(), info.architecture, info.isa, threads, clb_kv_names[stats->kv]);
+    clb_print(stdout,
+              "{\"version\": \"%s\", \"architecture\": \"%s\", \"isa\": \"%s\", \"threads\": %d, "
+              "\"kv\": \"%s\", \"prompt_ids\": [",
+              colibri_version(), info.architecture, info.isa, threads, clb_kv_names[stats->kv]);
     print_ids(", ", prompt, n_prompt);
-    printf("], \"ids\": [");
+    clb_print(stdout, "], \"ids\": [");
     print_ids(", ", out->ids, out->n_ids);
-    printf("], ");
+    clb_print(stdout, "], ");
     if (text) {
-        printf("\"text\": ");
+        clb_print(stdout, "\"text\": ");
         print_json_string(text, n);
-        printf(", ");
+        clb_print(stdout, ", ");
         free(text);
     }
     if (hash)
-        printf("\"logits_hash\": \"clb1:%s\", ", hash);
+        clb_print(stdout, "\"logits_hash\": \"clb1:%s\", ", hash);
     const struct clb_usage usage = clb_usage_now();
-    printf("\"load_seconds\": %.6f, \"prefill_seconds\": %.6f, \"decode_seconds\": %.6f, "
-           "\"peak_rss_bytes\": %" PRIu64 ", \"page_faults\": %" PRIu64 ", \"read_bytes\": ",
-           out->load_seconds, stats->prefill_seconds, stats->decode_seconds, usage.peak_rss_bytes,
-           usage.page_faults);
-    printf(usage.read_bytes < 0 ? "null" : "%" PRId64, usage.read_bytes);
+    clb_print(stdout,
+              "\"load_seconds\": %.6f, \"prefill_seconds\": %.6f, \"decode_seconds\": %.6f, "
+              "\"peak_rss_bytes\": %" PRIu64 ", \"page_faults\": %" PRIu64 ", \"read_bytes\": ",
+              out->load_seconds, stats->prefill_seconds, stats->decode_seconds,
+              usage.peak_rss_bytes, usage.page_faults);
+    clb_print(stdout, usage.read_bytes < 0 ? "null" : "%" PRId64, usage.read_bytes);
     if (out->profile)
         clb_report(out->profile, threads, stats->prompt_tokens, out->n_decoded, NULL);
     puts("}");
@@ -318,7 +321,7 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
     if (o->logits_hash)
         clb_sha256_hex(&out->hash, hex);
     if (o->nll) {
-        printf("%.9g\n", out->nll / (double)(n_prompt - 1));
+        clb_print(stdout, "%.9g\n", out->nll / (double)(n_prompt - 1));
     } else if (o->format == CLB_JSON) {
         return print_json(out, model, out->prompt, n_prompt, stats, o->logits_hash ? hex : NULL,
                           threads);
@@ -329,7 +332,7 @@ static int print_result(struct output *out, const colibri_model *model, size_t n
         puts("");
     }
     if (!rc && o->logits_hash)
-        printf("logits_hash: clb1:%s kv:%s\n", hex, clb_kv_names[stats->kv]);
+        clb_print(stdout, "logits_hash: clb1:%s kv:%s\n", hex, clb_kv_names[stats->kv]);
     if (!rc && out->profile) {
         fflush(stdout);
         clb_report(out->profile, threads, stats->prompt_tokens, out->n_decoded, stderr);
@@ -439,10 +442,11 @@ static bool warn_of_storage(const colibri_model *model)
     int64_t available = clb_usage_available();
     if (available < 0 || info.file_size <= (uint64_t)available)
         return false;
-    fprintf(stderr,
-            "colibri: warning: the model has %" PRIu64 " MB, the memory %" PRId64 " MB available: "
-            "weights are read from storage again and again, and its speed is the limit\n",
-            info.file_size / 1000000, available / 1000000);
+    clb_print(stderr,
+              "colibri: warning: the model has %" PRIu64 " MB, the memory %" PRId64
+              " MB available: "
+              "weights are read from storage again and again, and its speed is the limit\n",
+              info.file_size / 1000000, available / 1000000);
     return true;
 }
 
@@ -451,11 +455,11 @@ static void report_storage(void)
     const struct clb_usage usage = clb_usage_now();
     fflush(stdout); // the line break at the end of the text comes first
     if (usage.read_bytes >= 0)
-        fprintf(stderr, "colibri: read %" PRId64 " MB from storage in %" PRIu64 " page faults\n",
-                usage.read_bytes / 1000000, usage.page_faults);
+        clb_print(stderr, "colibri: read %" PRId64 " MB from storage in %" PRIu64 " page faults\n",
+                  usage.read_bytes / 1000000, usage.page_faults);
     else
-        fprintf(stderr, "colibri: waited for storage in %" PRIu64 " page faults\n",
-                usage.page_faults);
+        clb_print(stderr, "colibri: waited for storage in %" PRIu64 " page faults\n",
+                  usage.page_faults);
 }
 
 static int run(const struct clb_options *o, colibri_error *error)
@@ -508,7 +512,7 @@ static int run(const struct clb_options *o, colibri_error *error)
 #if CLB_DEBUG
 static void log_to_stderr(const char *line)
 {
-    fprintf(stderr, "%s\n", line);
+    clb_print(stderr, "%s\n", line);
 }
 #endif
 
@@ -536,6 +540,6 @@ int main(int argc, char **argv)
         rc = clb_error(&error, COLIBRI_ERROR_FILE, "the output cannot be written: %s",
                        strerror(errno));
     if (rc)
-        fprintf(stderr, "colibri: error: %s\n", error.message);
+        clb_print(stderr, "colibri: error: %s\n", error.message);
     return rc;
 }

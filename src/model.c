@@ -4,8 +4,7 @@
 #include "model.h"
 
 #include "cpu.h"
-
-#include <stdio.h>
+#include "print.h"
 
 enum types { ONLY_F32, FLOATS, ANY };
 enum need { REQUIRED, OPTIONAL };
@@ -136,9 +135,9 @@ static void bind_ffn(struct binder *b, struct clb_ffn *f, const char *prefix, in
     f->size = size;
     for (const struct part *p = parts; p < parts + 3; p++) {
         char name[32];
-        snprintf(name, sizeof name, "%s%s_weights", prefix, p->name);
+        clb_format(name, sizeof name, "%s%s_weights", prefix, p->name);
         bind_matrix(b, p->need, p->matrix, name, tiles(n_layers, n_experts, p->rows, p->cols));
-        snprintf(name, sizeof name, "%s%s_bias", prefix, p->name);
+        clb_format(name, sizeof name, "%s%s_bias", prefix, p->name);
         if (p->matrix->data)
             bind_vector(b, OPTIONAL, &p->matrix->bias, name, n_layers, n_experts, p->rows);
     }

@@ -4,6 +4,7 @@
 #include "options.h"
 
 #include "decimal.h"
+#include "print.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,9 +69,9 @@ void clb_options_help(void)
     puts("Usage: colibri --model DIR --prompt TEXT [options]\n");
     for (int i = 0; i < N_OPTIONS; i++) {
         char left[40];
-        snprintf(left, sizeof left, "--%s%s%s", options[i].name, options[i].value ? " " : "",
-                 options[i].value ? options[i].value : "");
-        printf("  %-22s %s\n", left, options[i].help);
+        clb_format(left, sizeof left, "--%s%s%s", options[i].name, options[i].value ? " " : "",
+                   options[i].value ? options[i].value : "");
+        clb_print(stdout, "  %-22s %s\n", left, options[i].help);
     }
     puts("\nExit codes: 0 done, 2 usage, 3 missing file, 4 config.json, 5 not a model, 6 truncated,"
          "\n7 damaged, 8 ISA level, 9 memory, 10 NaN, Inf or a wrong kernel, 11 prompt.");

@@ -10,6 +10,7 @@
 #include "cpu.h"
 #include "exact.h"
 #include "layout.h"
+#include "print.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -449,7 +450,7 @@ static void check_kernel(struct clb_trial *t, const struct kernel_case *c, int r
     t->seed = 1;
     int number = sigsetjmp(before_call, 1);
     if (number) {
-        snprintf(v->wrong, sizeof v->wrong, "signal %d stops it", number);
+        clb_format(v->wrong, sizeof v->wrong, "signal %d stops it", number);
         v->n_different++;
         return;
     }
@@ -506,9 +507,9 @@ int clb_selftest(const char *isa, colibri_error *error)
             if (!*v->wrong)
                 continue;
             wrong++;
-            printf("kernel %s of level %s is wrong: %s\n", v->kernel, l->name, v->wrong);
+            clb_print(stdout, "kernel %s of level %s is wrong: %s\n", v->kernel, l->name, v->wrong);
         }
-        printf("%s: %d kernels, %d wrong\n", l->name, CLB_SELFTEST_KERNELS, wrong);
+        clb_print(stdout, "%s: %d kernels, %d wrong\n", l->name, CLB_SELFTEST_KERNELS, wrong);
         n_wrong += wrong;
     }
     if (n_wrong)

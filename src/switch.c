@@ -3,6 +3,8 @@
 
 #include "switch.h"
 
+#include "print.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,7 +18,7 @@ static int sync_directory_of(const char *path)
     char directory[MAX_PATH_BYTES];
     const char *slash = strrchr(path, '/');
     int n = !slash ? 1 : slash == path ? 1 : (int)(slash - path);
-    snprintf(directory, sizeof directory, "%.*s", n, slash ? path : ".");
+    clb_format(directory, sizeof directory, "%.*s", n, slash ? path : ".");
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return -1;
@@ -31,7 +33,7 @@ int clb_switch_link(const char *link, const char *target, colibri_error *error)
 {
     char fresh[MAX_PATH_BYTES];
     struct stat st;
-    if (snprintf(fresh, sizeof fresh, "%s.%ld", link, (long)getpid()) >= (int)sizeof fresh)
+    if (clb_format(fresh, sizeof fresh, "%s.%ld", link, (long)getpid()) >= (int)sizeof fresh)
         return clb_error(error, COLIBRI_ERROR_FILE, "the path of the link is too long");
     if (!lstat(link, &st) && !S_ISLNK(st.st_mode))
         return clb_error(error, COLIBRI_ERROR_FILE,

@@ -5,9 +5,9 @@
 
 #include "exact.h"
 #include "layout.h"
+#include "print.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <sys/mman.h>
 
 // Inputs and outputs lie in spaces of their own, each before a guard as large as the largest pages.
@@ -132,8 +132,8 @@ void clb_trial_expect(struct clb_trial *t, const struct clb_result *o, int i, do
         return;
     v->n_inexact++;
     if (!*v->wrong)
-        snprintf(v->wrong, sizeof v->wrong, "element %d of %d is %.9g, it should be %.9g +- %.2g",
-                 i, o->n, actual, exact, bound);
+        clb_format(v->wrong, sizeof v->wrong, "element %d of %d is %.9g, it should be %.9g +- %.2g",
+                   i, o->n, actual, exact, bound);
 }
 
 // Equal bits or NaN both, and canaries as they were.
@@ -148,8 +148,8 @@ static bool equal(struct clb_trial *t, const struct clb_result *o)
         if (bits == right || (value != value && right_value != right_value))
             continue;
         if (!*v->wrong)
-            snprintf(v->wrong, sizeof v->wrong, "element %d of %d has the bits %#x instead of %#x",
-                     i, o->n, bits, right);
+            clb_format(v->wrong, sizeof v->wrong,
+                       "element %d of %d has the bits %#x instead of %#x", i, o->n, bits, right);
         return false;
     }
     return true;

@@ -28,8 +28,8 @@ from colibri_deploy.tokenizer import build_tokenizer_section
 
 FIRST_KINDS = ("mixtral", "starcoder_moe", "llama")
 SOURCES = (
-    "bpe", "chat", "decoder", "encoder", "error", "normalizer", "pretokenizer", "tokenizer",
-    "unicode",
+    "bpe", "chat", "decimal", "decoder", "encoder", "error", "normalizer", "pretokenizer", "print",
+    "tokenizer", "unicode",
 )  # fmt: skip
 OK, ERROR_FORMAT, ERROR_INPUT = 0, 5, 11
 MARKER = "\u2581"
