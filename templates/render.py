@@ -29,8 +29,9 @@ def _facts(level: str) -> dict[str, Any]:
     """What isa/<level>.j2 says of itself.
 
     cflags: of the compiler; needs: CPU features beyond those of the levels before it, each a name
-    and leaf, subleaf, register, bit (struct clb_feature); tokens: how many share one tile; tiles:
-    how many one token walks side by side; prefetch: how many bytes ahead of its loads one token
+    and leaf, subleaf, register, bit (struct clb_feature); tokens: how many share one tile;
+    abreast: whether half as many go over two tiles of floats, where no more are left; tiles: how
+    many one token walks side by side; prefetch: how many bytes ahead of its loads one token
     asks for weights, 0: never; widen: whether floats are widened once for all tokens, since that
     takes long; ops: which operations it has, all but the cold ones if it does not say.
     """
