@@ -154,6 +154,24 @@ def test_the_table_has_medians_shares_and_what_is_missed() -> None:
     ]
 
 
+def test_a_second_thread_memory_and_the_first_token_have_goals() -> None:
+    """Two threads are 1.8 times as fast where the memory's are 2 times."""
+    one, two = (row_of("decode", 128, [seconds], [20.0]) for seconds in (14.4, 8.0))
+    one["threads"] = 1
+    (roof,) = one["roofs"]
+    roof |= {"read_gb_s": {"1": 10.0}, "numpy_gb_s": 9.0}
+    first = row_of("first", 1, [0.25, 0.2, 0.35], [2.0])
+    first["peak_rss_bytes"]["colibri"] = 4_000_000_000 + (33 << 20)
+    data = {**MEASURED, "rows": [one, two, first]}
+    assert list(comparison_report.other_cells(data)) == [
+        ("M q4", "decode, 2 threads to 1", "1.80", "1.85 MISSED"),
+        ("M q4", "memory, 2 thr., file + MiB", "33", "32 MISSED"),
+        ("M q4", "first, 2 thr., s", "0.250", "0.3 met"),
+    ]
+    roof["read_gb_s"] = {"1": 12.5}
+    assert next(comparison_report.other_cells(data))[2:] == ("1.80", "the memory's is 1.60")
+
+
 def test_markdown_names_the_peer_and_the_machine() -> None:
     text = comparison_report.markdown(MEASURED)
     assert "| M q4 | 2 | decode | 1.60 | 1.4 met |" in text
