@@ -18,7 +18,7 @@ PARTS = {
     "engine": "libcolibri.a(transformer.c.o)",
     "tokenizer": "libcolibri.a(bpe.c.o)",
     "program": "/main.c.o)",
-    "libc": "/vfprintf.o)",
+    "libc": "/pthread_create.o)",
     "kernels scalar": "_scalar.c.o)",
 }
 
