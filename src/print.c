@@ -87,7 +87,9 @@ static void print(struct sink *s, const char *f, va_list args)
         size_t n;
         if (kind == 's') {
             text = va_arg(args, const char *);
-            n = precision < 0 ? strlen(text) : strnlen(text, (size_t)precision);
+            n = 0;
+            while (n != (size_t)precision && text[n]) // -1: up to the 0
+                n++;
         } else if (kind == 'f' || kind == 'g') {
             double x = va_arg(args, double);
             sign = signbit(x) ? "-" : "";

@@ -13,7 +13,7 @@ import pytest
 
 from colibri_deploy.process import Completed, run
 
-SOURCES = ("profile", "usage", "error")
+SOURCES = ("profile", "usage", "error", "print", "decimal")
 Driver = Callable[[str], Path]
 
 

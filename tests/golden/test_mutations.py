@@ -36,8 +36,8 @@ CHOICE: list[Change] = [
     ("templates/kernels.h.j2", INCLUDE, f"{INCLUDE}bool clb_mutates(const char *);\n"),
     (
         "src/error.c",
-        "#include <stdio.h>\n",
-        """#include <stdio.h>
+        "#include <stdarg.h>\n",
+        """#include <stdarg.h>
 #include <stdlib.h>
 
 bool clb_mutates(const char *operation)
