@@ -32,9 +32,9 @@ from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.dtype_choice import DTypeChoice
 
 TYPES: dict[str, DTypeChoice] = {"q8": "q8", "q4": "q4", "mxfp4": "mxfp4", "f16": "keep"}
-# Of its products a token has 4.2 million multiplications and additions.
-SHAPE = Shape(512, 1, 8, 4, 1024, 4, 2, 512, 256)
-PROMPT, GENERATED = 32, 4  # tokens that the longer run has beyond the shorter one
+# The products of a token are a million multiplications and additions.
+SHAPE = Shape(256, 1, 4, 2, 512, 4, 2, 128, 256)
+PROMPT, GENERATED = 16, 4  # tokens that the longer run has beyond the shorter one
 VECTORS = (1, 4, 32)
 MACS = 4 * 16 * 1024  # of a vector in bench/product
 
@@ -132,7 +132,7 @@ def of_tokens(cpu: Cpu, build: Path, model: Path) -> tuple[float, float]:
     """Instructions of a token in decode and in prefill, by generating and by giving more."""
 
     def run(prompt: int, generated: int) -> int:
-        tokens = ",".join(str(1 + index * 37 % 499) for index in range(prompt))
+        tokens = ",".join(str(1 + index * 37 % 127) for index in range(prompt))
         options = ["--isa", cpu.level, "--threads", "1", "--tokens", tokens, "--ignore_eos"]
         options += ["--num_tokens", str(generated), "--format", "ids", "--model", str(model)]
         return instructions(cpu, build / "colibri", *options)
