@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""Generates text on a board, with the engine and the model that are current there."""
+"""Runs the engine and the model that are current on a board: text, chats, and how fast it is."""
 
 from __future__ import annotations
 
@@ -28,10 +28,16 @@ class RunOptions:
     n_tokens: int | None = None
     threads: int | None = None
     kv: str | None = None  # type of the key/value cache
+    isa: str | None = None  # level of the kernels
 
     def arguments(self) -> tuple[str, ...]:
         """For the engine's command line."""
-        values = {"num_tokens": self.n_tokens, "threads": self.threads, "kv": self.kv}
+        values = {
+            "num_tokens": self.n_tokens,
+            "threads": self.threads,
+            "kv": self.kv,
+            "isa": self.isa,
+        }
         given = {name: value for name, value in values.items() if value is not None}
         return tuple(word for name, value in given.items() for word in (f"--{name}", str(value)))
 
@@ -46,6 +52,7 @@ class Engine:
         state = Store(self._shell).probe()
         if MODEL_NAME not in state.files:
             raise ReleaseError(f"{self._name} has no model: push one with --model DIR")
+        self.model_sha256 = state.files[MODEL_NAME]
         self._model = ("--model", f"{state.root}/current")
         self._limits = connection.board.limits
 
@@ -58,6 +65,20 @@ class Engine:
         _check_size("prompt", prompt)
         words = [*self._model, "--prompt", prompt, *self._arguments(options)]
         self._check(self._shell.stream("stream", *words, sinks=sinks, timeout_s=_MOST_SECONDS))
+
+    def output(self, *words: str, options: RunOptions) -> str:
+        """What the engine prints with these options besides. Raises as `generate`."""
+        out, err = bytearray(), bytearray()
+        status = self._shell.stream(
+            "stream",
+            *self._model,
+            *words,
+            *self._arguments(options),
+            sinks=Sinks(out.extend, err.extend),
+            timeout_s=_MOST_SECONDS,
+        )
+        self._check(status, bytes(err))
+        return out.decode(errors="replace")
 
     @contextlib.contextmanager
     def chat(self, options: RunOptions, system: str | None, sinks: Sinks) -> Iterator[Chat]:

@@ -3,6 +3,7 @@
 
 #include "bench.h"
 
+#include "layout.h"
 #include "model.h"
 #include "print.h"
 #include "report.h"
@@ -20,11 +21,16 @@ enum {
     LONG_PROMPT = 512,
     PIECE_BYTES = 256 << 10, // of memory, that a thread reads at a time
     N_READS = 4,             // ways to read: 1, 2, 4 and 8 streams
+    N_KERNELS = CLB_MXFP4 + 1,
+    PEAK_TILES = 32, // that one call of a kernel walks
+    PEAK_VECTORS = 8,
+    PEAK_COLS = 256, // a tile, the vectors and the results are 27 KB at most
 };
 static const uint64_t MIN_READ = 256 << 20, MAX_READ = 1 << 30;
+static const double PEAK_SECONDS = 4e-3;
 
-// What one round measures: seconds.
-enum { DECODE, SHORT, LONG, READ, N_TIMES = READ + N_READS };
+// What one round measures: seconds; of 1e9 operations from PEAK on, in the order of the types.
+enum { DECODE, SHORT, LONG, READ, PEAK = READ + N_READS, N_TIMES = PEAK + N_KERNELS };
 
 struct bench {
     const colibri_model *model;
@@ -38,6 +44,13 @@ struct bench {
     uint8_t *allocated;
     int n_pieces, streams;
     _Atomic uint64_t sum; // keeps the loads alive
+
+    struct clb_matrix tile; // of the type whose kernel is measured
+    struct clb_acts vectors;
+    _Alignas(CLB_ALIGN) float operands[(CLB_TILE_ROWS + PEAK_VECTORS) * PEAK_COLS];
+    int32_t sums[PEAK_VECTORS * PEAK_COLS / CLB_BLOCK];
+    _Atomic int n_calls; // of that kernel
+    double deadline;
 
     uint64_t peak_rss;            // before all of the memory was read
     struct clb_usage first, last; // at the last call's first token and at its end
@@ -102,6 +115,31 @@ static double read_all(struct bench *b, int streams)
     return clb_usage_seconds() - start;
 }
 
+// The same tile times the same vectors, again and again: all of it stays in the first cache.
+static void multiply_item(void *context, int item, int worker)
+{
+    struct bench *b = context;
+    (void)item, (void)worker;
+    float y[(PEAK_TILES + PEAK_VECTORS) * CLB_TILE_ROWS]; // results lie one over the other
+    do {
+        clb_matrix_mm(&b->model->kernels, &b->tile, (const uint8_t *)b->operands, 0, PEAK_TILES,
+                      &b->vectors, 0, PEAK_VECTORS, y, CLB_TILE_ROWS);
+        b->n_calls++;
+    } while (clb_usage_seconds() < b->deadline);
+}
+
+// Seconds for 1e9 operations of all threads.
+static double multiply(struct bench *b, enum clb_dtype dtype)
+{
+    double start = clb_usage_seconds();
+    b->tile.dtype = dtype;
+    b->n_calls = 0;
+    b->deadline = start + PEAK_SECONDS;
+    clb_pool_run(b->pool, b->options.threads, multiply_item, b);
+    return (clb_usage_seconds() - start) /
+           (2e-9 * PEAK_TILES * CLB_TILE_ROWS * PEAK_COLS * PEAK_VECTORS * b->n_calls);
+}
+
 static int run_round(struct bench *b, int round, colibri_error *error)
 {
     int rc = infer(b, b->n_long, 0, error);
@@ -124,8 +162,8 @@ static int open_memory(struct bench *b, colibri_error *error)
         n = MIN_READ;
         b->memory = b->allocated = malloc(n);
         if (!b->allocated)
-            return clb_error(error, COLIBRI_ERROR_MEMORY,
-                             "no memory for the %zu bytes whose reading is measured", n);
+            return clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the %zu bytes of --bench",
+                             n);
         memset(b->allocated, 1, n);
     }
     b->n_pieces = (int)((n < MAX_READ ? n : MAX_READ) / PIECE_BYTES);
@@ -153,6 +191,8 @@ static int measure(struct bench *b, colibri_error *error)
         }
         for (int i = 0; !rc && i < N_READS; i++)
             b->times[READ + i][round] = read_all(b, 1 << i);
+        for (int i = 0; !rc && i < N_KERNELS; i++)
+            b->times[PEAK + i][round] = multiply(b, (enum clb_dtype)i);
     }
     return rc;
 }
@@ -160,7 +200,7 @@ static int measure(struct bench *b, colibri_error *error)
 // A line, or a member of an object of JSON.
 static void put(const struct bench *b, const char *name, double value)
 {
-    clb_print(stdout, b->json ? ", \"%s\": %.9g" : "%-24s %10.6g\n", name, value);
+    clb_print(stdout, b->json ? ", \"%s\": %.9g" : "%-27s %10.6g\n", name, value);
 }
 
 // Of the last decoding, from token to token.
@@ -184,6 +224,34 @@ static void print_latency(const struct bench *b)
     put(b, "sleeps", (double)(b->last.sleeps - b->first.sleeps));
 }
 
+// The kernels' peaks, rate (N_KERNELS), and the share of them that the long prompt reaches: each
+// operation's products by weights would take their time at the peak of its type.
+static void print_peaks(const struct bench *b, const double *rate, double tokens_per_second)
+{
+    const colibri_model *m = b->model;
+    const enum clb_dtype types[COLIBRI_OPERATIONS] = {
+        [CLB_QKV] = m->q.dtype,
+        [CLB_O] = m->o.dtype,
+        [CLB_GATE_UP] = m->experts.up.dtype,
+        [CLB_DOWN] = m->experts.down.dtype,
+        [CLB_HEAD] = m->lm_head.dtype,
+    };                            // the router's is f32
+    double work = 0, seconds = 0; // of a token: 1e9 operations, at the peaks
+    for (int i = 0; i < COLIBRI_OPERATIONS; i++) {
+        const int n = i == CLB_HEAD ? b->n_long : b->n_short; // the last token's logits
+        const double one = 2e-9 * (double)b->profile.prefill[i].products / n;
+        work += one;
+        seconds += one / rate[types[i]];
+    }
+    for (int i = 0; i < N_KERNELS; i++) {
+        char name[32];
+        clb_format(name, sizeof name, "kernel_%s_gop_per_second", clb_dtype_names[i]);
+        put(b, name, rate[i]);
+    }
+    put(b, "long_gop_per_second", work * tokens_per_second);
+    put(b, "percent_of_kernels", 100 * seconds * tokens_per_second);
+}
+
 static void print(struct bench *b, bool profile)
 {
     const int threads = b->options.threads;
@@ -192,7 +260,7 @@ static void print(struct bench *b, bool profile)
     for (int i = 0; i < N_TIMES; i++) {
         sort(b->times[i], ROUNDS);
         rate[i] = 1 / b->times[i][ROUNDS / 2];
-        if (i > READ && rate[i] > rate[best])
+        if (i > READ && i < PEAK && rate[i] > rate[best])
             best = i;
     }
     for (int i = 0; i < COLIBRI_OPERATIONS; i++)
@@ -214,6 +282,7 @@ static void print(struct bench *b, bool profile)
     put(b, "read_gb_per_second", roof);
     put(b, "read_streams", 1 << (best - READ));
     put(b, "percent_of_read", 100 * speed / roof);
+    print_peaks(b, rate + PEAK, rate[LONG]);
     print_latency(b);
     put(b, "peak_rss_mb", 1e-6 * (double)b->peak_rss);
     if (profile)
@@ -230,6 +299,7 @@ int clb_bench(const struct clb_options *o, const colibri_model *model,
         .model = model,
         .options = *options,
         .json = o->format == CLB_JSON,
+        .tile.cols = PEAK_COLS,
         .n_long = most < LONG_PROMPT ? most : LONG_PROMPT,
         .n_short = most < SHORT_PROMPT ? most : SHORT_PROMPT,
         .n_tokens = o->num_tokens > 1       ? (int)o->num_tokens
@@ -237,15 +307,20 @@ int clb_bench(const struct clb_options *o, const colibri_model *model,
                                             : most - 1,
     };
     b.options.ignore_eos = true;
-    b.options.on_warning = NULL; // of a prompt that means nothing
-    b.options.on_route = NULL;   // its user is another
-    b.options.feed_last = false; // one stamp more
+    b.options.on_warning = NULL;                 // of a prompt that means nothing
+    b.options.on_route = NULL;                   // its user is another
+    b.options.feed_last = false;                 // one stamp more
+    memset(b.operands, 0x3c, sizeof b.operands); // a normal number in every type
+    float *numbers = b.operands + CLB_TILE_ROWS * PEAK_COLS;
+    b.vectors =
+        (struct clb_acts){numbers, {(int8_t *)numbers, numbers, b.sums, PEAK_COLS}, PEAK_COLS};
     for (int i = 0; i < b.n_long; i++)
         b.prompt[i] = (int32_t)((int64_t)i * 37 % model->config.vocab_size);
     b.stamps = malloc((size_t)b.n_tokens * sizeof *b.stamps);
-    int rc = b.stamps ? measure(&b, error)
-                      : clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for %d times of tokens",
-                                  b.n_tokens);
+    int rc = b.stamps
+                 ? measure(&b, error)
+                 : clb_error(error, COLIBRI_ERROR_MEMORY, "no memory for the %zu bytes of --bench",
+                             (size_t)b.n_tokens * sizeof *b.stamps);
     if (!rc)
         print(&b, o->profile);
     clb_pool_free(b.pool);

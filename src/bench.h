@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Colibri authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast a model runs on this machine, next to what the machine's memory can read.
+// How fast a model runs on this machine, next to what its memory and the kernels can do.
 #ifndef CLB_BENCH_H
 #define CLB_BENCH_H
 

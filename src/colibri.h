@@ -131,8 +131,9 @@ typedef int (*colibri_turn_fn)(void *user, const int32_t **tokens, size_t *n_tok
 // all operations are prefill_seconds or decode_seconds times the number of threads.
 enum { COLIBRI_OPERATIONS = 11 };
 typedef struct colibri_operation {
-    double seconds; // of all threads together
-    uint64_t bytes; // of weights and of the key/value cache that were read
+    double seconds;    // of all threads together
+    uint64_t bytes;    // of weights and of the key/value cache that were read
+    uint64_t products; // of a weight and a number, each added to a sum
 } colibri_operation;
 typedef struct colibri_profile {
     colibri_operation prefill[COLIBRI_OPERATIONS], decode[COLIBRI_OPERATIONS];

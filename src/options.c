@@ -50,7 +50,7 @@ static const struct option {
     {"cpus", "LIST", TEXT, AT(cpus), "CPUs to run on, a thread on each: 0,2,3"},
     {"realtime", 0, FLAG, AT(realtime), "run before all other programs (SCHED_FIFO), or fail"},
     {"profile", 0, FLAG, AT(profile), "show which operations take the time"},
-    {"bench", 0, FLAG, AT(bench), "measure speed, next to this machine's memory, and stop"},
+    {"bench", 0, FLAG, AT(bench), "measure speed, next to this machine's limits, and stop"},
     {"use_mlock", 0, FLAG, AT(use_mlock), "keep the model in memory, or fail"},
     {"verify", 0, FLAG, AT(verify), "check every checksum of the model first"},
     {"selftest", 0, FLAG, AT(selftest), "check the kernels of all levels, or of --isa, and stop"},

@@ -39,6 +39,7 @@ void clb_clock_collect(struct clb_clock *clocks, int n, colibri_operation *sums)
         for (int k = 0; k < COLIBRI_OPERATIONS; k++) {
             sums[k].seconds += c->spent[k].seconds;
             sums[k].bytes += c->spent[k].bytes;
+            sums[k].products += c->spent[k].products;
         }
         memset(c->spent, 0, sizeof c->spent);
     }

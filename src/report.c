@@ -8,15 +8,17 @@
 static void print(FILE *f, bool json, const char *phase, const colibri_operation *operations,
                   int threads, int n_tokens)
 {
-    clb_print(f, json ? "\"%s\": {" : "%-12s us/token   MB/token   GB/s\n", phase);
+    clb_print(f, json ? "\"%s\": {" : "%-12s us/token   MB/token   GB/s    Gop/s\n", phase);
     for (int i = 0; i < COLIBRI_OPERATIONS; i++) {
-        double us = 1e6 * operations[i].seconds / threads, bytes = (double)operations[i].bytes;
+        const colibri_operation *o = &operations[i];
+        double us = 1e6 * o->seconds / threads, per_us = us > 0 ? 1 / us : 0;
         clb_print(f,
                   json ? "%s\"%s\": {\"us_per_token\": %.3f, \"mb_per_token\": %.4f, "
-                         "\"gb_per_second\": %.3f}"
-                       : "%.0s%-10s %10.1f %10.2f %6.1f\n",
-                  i ? ", " : "", colibri_operation_names[i], us / n_tokens, 1e-6 * bytes / n_tokens,
-                  us > 0 ? 1e-3 * bytes / us : 0);
+                         "\"gb_per_second\": %.3f, \"gop_per_second\": %.3f}"
+                       : "%.0s%-10s %10.1f %10.2f %6.1f %8.1f\n",
+                  i ? ", " : "", colibri_operation_names[i], us / n_tokens,
+                  1e-6 * (double)o->bytes / n_tokens, 1e-3 * per_us * (double)o->bytes,
+                  2e-3 * per_us * (double)o->products);
     }
 }
 

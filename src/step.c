@@ -35,8 +35,11 @@ void clb_step_multiply(const struct clb_step *st, int worker, const struct clb_m
     const int rows = clb_chunk_rows(m->rows, chunk);
     const int n_tiles = (rows + CLB_TILE_ROWS - 1) / CLB_TILE_ROWS;
     struct clb_clock *clock = clb_step_clock(st, worker);
-    if (clock)
-        clock->spent[clock->operation].bytes += (uint64_t)n_tiles * m->tile_bytes;
+    if (clock) {
+        colibri_operation *spent = &clock->spent[clock->operation];
+        spent->bytes += (uint64_t)n_tiles * m->tile_bytes;
+        spent->products += (uint64_t)rows * (uint64_t)m->cols * (uint64_t)n;
+    }
     clb_matrix_mm(st->kernels, m, clb_matrix_item(m, layer, expert),
                   chunk * (CLB_CHUNK_ROWS / CLB_TILE_ROWS), n_tiles, x, (size_t)first, n, y,
                   y_stride);

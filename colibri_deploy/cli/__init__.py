@@ -14,6 +14,7 @@ import sys
 import click
 
 from colibri_deploy import __version__
+from colibri_deploy.cli.bench import bench
 from colibri_deploy.cli.boards import boards
 from colibri_deploy.cli.build import build
 from colibri_deploy.cli.chat import chat
@@ -54,6 +55,7 @@ def cli() -> None:
     """Build the Colibri engine for boards, prepare the models that it runs, and deploy both."""
 
 
+cli.add_command(bench)
 cli.add_command(boards)
 cli.add_command(build)
 cli.add_command(chat)

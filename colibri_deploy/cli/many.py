@@ -71,13 +71,7 @@ class Many:
                     show_one()
 
         def tasks(bars: Progress) -> Tasks:
-            return [
-                (
-                    BoardRun(choice.name, choice.target.name),
-                    functools.partial(_work, choice=choice, work=work, bars=bars),
-                )
-                for choice in choices
-            ]
+            return [board_task(choice, work, bars) for choice in choices]
 
         self.run_tasks(verb, tasks, show, more)
 
@@ -186,6 +180,12 @@ _OPTIONS = (
         help="Write the results as JUnit XML.",
     ),
 )
+
+
+def board_task(choice: BoardChoice, work: BoardWork, bars: Progress) -> tuple[BoardRun, Work]:
+    """Work on a board, with a connection to it."""
+    task = functools.partial(_work, choice=choice, work=work, bars=bars)
+    return BoardRun(choice.name, choice.target.name), task
 
 
 def _work(run: BoardRun, *, choice: BoardChoice, work: BoardWork, bars: Progress) -> None:

@@ -108,7 +108,7 @@ def smoke(
     reference = None
     if model is not None:
         wanted = prompt.prompt(model)
-        reference = library.Reference.compute(_host_engine(build_dir), model, wanted)
+        reference = library.Reference.compute(host_engine(build_dir), model, wanted)
     shows: list[Callable[[], None]] = []
 
     def work(
@@ -266,7 +266,8 @@ def fail_unless_ok(
     )
 
 
-def _host_engine(build_dir: Path) -> Path:
+def host_engine(build_dir: Path) -> Path:
+    """The engine for this machine, built first. Raises the errors of a build."""
     root = engine_root()
     target = select(load_targets(root), HOST)
     toolchain = find_toolchain()

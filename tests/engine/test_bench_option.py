@@ -20,6 +20,15 @@ SHAPE = Shape(
 )  # multiples of 64: no padding
 OPERATIONS = ["other", "waiting", "norm", "quantise", "q, k, v", "attention", "o", "router"]
 OPERATIONS += ["gate, up", "down", "head"]
+SIZE, FFN, KV = SHAPE.hidden, SHAPE.ffn, SHAPE.hidden // SHAPE.heads * SHAPE.kv_heads
+WEIGHTS = {  # that a token is multiplied by
+    "q, k, v": SHAPE.layers * (SIZE + 2 * KV) * SIZE,
+    "o": SHAPE.layers * SIZE * SIZE,
+    "router": SHAPE.layers * SHAPE.experts * SIZE,
+    "gate, up": SHAPE.layers * SHAPE.top_k * 2 * FFN * SIZE,
+    "down": SHAPE.layers * SHAPE.top_k * SIZE * FFN,
+    "head": SHAPE.vocab * SIZE,
+}
 Engine = Callable[..., Any]
 
 
@@ -43,29 +52,32 @@ def measure(model: Path, engine: Callable[[str], Path]) -> Engine:
     return result
 
 
-def q8_bytes(rows: int, cols: int) -> int:
-    """Of a matrix in q8: a byte for each weight and an f16 for each 32."""
-    return rows * cols * 34 // 32
+def q8_bytes(weights: int) -> int:
+    """A byte for each weight and an f16 for each 32."""
+    return weights * 34 // 32
 
 
 def test_the_bytes_of_a_token_are_those_of_its_matrices(measure: Engine) -> None:
     found = measure("--bench", "--profile", "--num_tokens", "9", "--threads", "2")
-    size, ffn, kv = SHAPE.hidden, SHAPE.ffn, SHAPE.hidden // SHAPE.heads * SHAPE.kv_heads
-    expected = {
-        "q, k, v": SHAPE.layers * q8_bytes(size + 2 * kv, size),
-        "o": SHAPE.layers * q8_bytes(size, size),
-        "router": SHAPE.layers * 4 * 16 * size,  # f32, a tile of 16 rows
-        "gate, up": SHAPE.layers * SHAPE.top_k * q8_bytes(2 * ffn, size),
-        "down": SHAPE.layers * SHAPE.top_k * q8_bytes(size, ffn),
-        "head": q8_bytes(SHAPE.vocab, size),
-    }
+    expected = {name: q8_bytes(weights) for name, weights in WEIGHTS.items()}
+    expected["router"] = SHAPE.layers * 4 * 16 * SIZE  # f32, a tile of 16 rows
     decode = found["profile"]["decode"]
     assert list(decode) == OPERATIONS
     for name, in_all in expected.items():
         assert decode[name]["mb_per_token"] == pytest.approx(in_all / 1e6, abs=1e-4), name
     cache = found["megabytes_per_token"] - sum(expected.values()) / 1e6
     # keys and values in f16: of the position before, and half of those that are decoded
-    assert cache == pytest.approx(SHAPE.layers * 2 * kv * 2 * 5.5 / 1e6, rel=0.1)
+    assert cache == pytest.approx(SHAPE.layers * 2 * KV * 2 * 5.5 / 1e6, rel=0.1)
+
+
+def test_the_products_of_a_token_are_its_weights(measure: Engine) -> None:
+    profile = measure("--bench", "--profile", "--num_tokens", "9", "--threads", "2")["profile"]
+    for phase, of_head in (("prefill", 64), ("decode", 1)):  # a prompt has one vector of logits
+        for name, weights in WEIGHTS.items():
+            one = profile[phase][name]
+            products = one["gop_per_second"] * one["us_per_token"] * 1e3 / 2
+            expected = weights / (of_head if name == "head" else 1)
+            assert products == pytest.approx(expected, rel=0.02), (phase, name)
 
 
 def test_the_numbers_fit_together(measure: Engine) -> None:
@@ -75,6 +87,12 @@ def test_the_numbers_fit_together(measure: Engine) -> None:
     assert found["decode_gb_per_second"] == pytest.approx(speed, rel=1e-6)
     share = 100 * speed / found["read_gb_per_second"]
     assert found["percent_of_read"] == pytest.approx(share, rel=1e-6)
+    work = sum(WEIGHTS.values()) - WEIGHTS["head"] * 511 / 512
+    rate = 2e-9 * found["long_tokens_per_second"]
+    assert found["long_gop_per_second"] == pytest.approx(rate * work, rel=1e-6)
+    at_peak = (work - WEIGHTS["router"]) / found["kernel_q8_gop_per_second"]
+    at_peak += WEIGHTS["router"] / found["kernel_f32_gop_per_second"]
+    assert found["percent_of_kernels"] == pytest.approx(100 * rate * at_peak, rel=1e-6)
     assert 0 < found["ms_p50"] <= found["ms_p99"] <= found["ms_p99.9"]
     assert found["major_faults"] == 0
     assert found["peak_rss_mb"] > 2.8  # the file
@@ -88,7 +106,7 @@ def test_a_profile_accounts_for_the_time_and_leaves_the_hash(measure: Engine) ->
     us = sum(one["us_per_token"] for one in profiled["profile"]["decode"].values())
     assert us * 40 / 1e6 == pytest.approx(profiled["decode_seconds"], rel=0.02)
     assert "profile" not in plain
-    head = q8_bytes(SHAPE.vocab, SHAPE.hidden) / 1e6
+    head = q8_bytes(WEIGHTS["head"]) / 1e6
     unfed = measure(*call[:-3], *call[-2:], "--profile")  # the last token is not fed without a hash
     assert unfed["profile"]["decode"]["head"]["mb_per_token"] == pytest.approx(head, abs=1e-4)
 
