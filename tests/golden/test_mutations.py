@@ -84,10 +84,12 @@ MUTANTS: list[Change] = [
         INT_HEAD
         + """    for (int i = 0; clb_mutates("{{ type }}_q8_mm") && i < n * n_tiles; i++) {
         const uint8_t *tile = (const uint8_t *)w + (size_t)(i % n_tiles) * tile_bytes;
+        struct place at = vector(x, i / n_tiles);
         f32x16 sum = vset1(0);
         for (int b = 2 * n_pairs - 1; b >= 0; b--)
             sum = {{ type }}_block(sum, tile + b / 2 * (CLB_LINE_BYTES + 2 * {{ block_bytes }}),
-                                   b % 2, next(vector(x, i / n_tiles), b / 2 * 2));
+                                   b % 2,
+                                   (struct place){at.q + b * CLB_BLOCK, at.scale + b, at.sum + b});
         vstore(y + (size_t)(i / n_tiles) * y_stride + i % n_tiles * 16, sum);
     }
     if (clb_mutates("{{ type }}_q8_mm"))
