@@ -31,7 +31,7 @@ def _facts(level: str) -> dict[str, Any]:
     cflags: of the compiler; needs: CPU features beyond those of the levels before it, each a name
     and leaf, subleaf, register, bit (struct clb_feature); tokens: how many share one tile;
     abreast: whether half as many go over two tiles of floats, where no more are left; tiles: how
-    many one token walks side by side; prefetch: how many bytes ahead of its loads one token
+    many one token walks side by side; prefetch: about how many bytes ahead of its loads one token
     asks for weights, 0: never; halves: the type of the sums where tokens walk half a tile at a
     time, for each type of weights; many: the same where twice as many tokens do, besides; whole:
     whether one token takes whole blocks, not lines; widen: whether floats are widened once for all

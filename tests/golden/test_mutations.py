@@ -89,7 +89,8 @@ MUTANTS: list[Change] = [
         for (int b = 2 * n_pairs - 1; b >= 0; b--)
             sum = {{ type }}_block(sum, tile + b / 2 * (CLB_LINE_BYTES + 2 * {{ block_bytes }}),
                                    b % 2,
-                                   (struct place){at.q + b * CLB_BLOCK, at.scale + b, at.sum + b});
+                                   (struct place){at.q + b * CLB_BLOCK, at.scale + b, at.sum + b}
+                                   {{ ', 0' if facts.prefetch }});
         vstore(y + (size_t)(i / n_tiles) * y_stride + i % n_tiles * 16, sum);
     }
     if (clb_mutates("{{ type }}_q8_mm"))
