@@ -132,15 +132,21 @@ int clb_thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*star
     return rc;
 }
 
+// Not inlined: its frame lies where those of the jobs will be, below that of worker_main.
+static __attribute__((noinline)) void touch_stack(void)
+{
+    volatile char stack[TOUCHED_BYTES];
+    for (int i = 0; i < TOUCHED_BYTES; i += CLB_PAGE_BYTES)
+        stack[i] = 0;
+}
+
 static void *worker_main(void *arg)
 {
     struct worker w = *(struct worker *)arg;
     struct clb_pool *p = w.pool;
     free(arg);
     fesetenv(FE_DFL_ENV); // round to nearest, subnormals kept
-    volatile char stack[TOUCHED_BYTES];
-    for (int i = 0; i < TOUCHED_BYTES; i += CLB_PAGE_BYTES)
-        stack[i] = 0;
+    touch_stack();
     change(&p->finished, 1);
     while (wait_for(p, &p->left, 0) > 0) {
         int done = work(p, w.index);
