@@ -95,20 +95,22 @@ static void exact_digits(char digits[9 * LIMBS], double x)
             limbs[i] -= carry * LIMB;
         }
     }
+    int used = POINT;
     while (exponent < 0) {
         int step = exponent < -29 ? 29 : -exponent;
+        used = used + 4 < LIMBS ? used + 4 : LIMBS; // as many digits more as the step has bits
         uint64_t rest = 0;
-        for (int i = 0; i < LIMBS; i++) {
+        for (int i = 0; i < used; i++) {
             rest = rest * LIMB + limbs[i];
             limbs[i] = (uint32_t)(rest >> step);
             rest &= ((uint64_t)1 << step) - 1;
         }
         exponent += step;
     }
-    for (int i = 9 * LIMBS - 1; i >= 0; i--) {
-        digits[i] = (char)('0' + limbs[i / 9] % 10);
-        limbs[i / 9] /= 10;
-    }
+    memset(digits, '0', 9 * LIMBS);
+    for (int i = 0; i < used; i++)
+        for (int last = 9 * i + 8; limbs[i]; limbs[i] /= 10)
+            digits[last--] = (char)('0' + limbs[i] % 10);
 }
 
 // Keeps n digits, rounded to nearest, ties to even.
