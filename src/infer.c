@@ -125,7 +125,7 @@ static int prefill(struct call *c, const int32_t *tokens, int n, int32_t *token)
 {
     if (c->m->locked) { // the memory of all that the turn may add, before its first token
         int spare = c->limit - c->position - (c->pending >= 0) - n - c->o->n_tokens;
-        clb_cache_take(&c->state.cache, c->limit - (spare > 0 ? spare : 0) - 1);
+        clb_state_take(&c->state, c->limit - (spare > 0 ? spare : 0) - 1);
     }
     if (c->pending >= 0) {
         int rc = feed(c, &c->pending, 1, 0);

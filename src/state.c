@@ -88,17 +88,19 @@ static int largest_ffn(const struct colibri_model *m)
     return size > m->shared.size ? size : m->shared.size;
 }
 
-// What grows with the positions is less than a hundredth of the cache, and comes when it is used.
+// What grows with the positions, about a hundredth of the cache, is last, and comes when it is
+// used.
 static void take_parts(struct arena *a, struct clb_state *s, int n_positions, colibri_kv kv)
 {
     const int heads = s->model->config.n_heads;
     size_t rows = ((size_t)n_positions / CLB_CHUNK + 1) * (size_t)heads;
     s->queries = take_acts(a, (size_t)heads, s->key_dim, kv == COLIBRI_KV_Q8);
     s->parts.n_heads = heads;
-    s->parts.out =
-        take_floats(a, rows * (size_t)clb_round_up((uint64_t)s->value_dim, CLB_TILE_ROWS));
     s->parts.max = take_floats(a, rows);
     s->parts.sum = take_floats(a, rows);
+    s->fixed_bytes = a->used;
+    s->parts.out =
+        take_floats(a, rows * (size_t)clb_round_up((uint64_t)s->value_dim, CLB_TILE_ROWS));
 }
 
 static void take_all(struct arena *a, struct clb_state *s, int threads, int n_positions,
@@ -132,7 +134,6 @@ static void take_all(struct arena *a, struct clb_state *s, int threads, int n_po
     s->logits = take_floats(a, (size_t)s->logit_rows * s->logits_stride);
     if (c->kv_rank)
         take_latent(a, s, n);
-    take_parts(a, s, n_positions, kv);
 
     s->clocks = s->options->profile ? take(a, (size_t)threads, sizeof *s->clocks) : NULL;
     s->attend = take(a, (size_t)threads, sizeof *s->attend);
@@ -147,6 +148,7 @@ static void take_all(struct arena *a, struct clb_state *s, int threads, int n_po
             s->scratch[i] = scratch;
         }
     }
+    take_parts(a, s, n_positions, kv);
 }
 
 int clb_state_create(struct clb_state *s, const struct colibri_model *m,
@@ -166,7 +168,8 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m,
     take_all(&a, s, threads, n_positions, kv);
     size_t size = a.used;
     // Zeroed; what one type of weights needs no other may touch, and then it takes no memory.
-    s->arena = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    s->arena = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                    -1, 0);
     if (s->arena == MAP_FAILED) {
         s->arena = NULL;
         return clb_error(error, COLIBRI_ERROR_MEMORY,
@@ -174,7 +177,7 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m,
     }
     s->arena_size = size;
     madvise(s->arena, size, MADV_HUGEPAGE);
-    for (size_t i = 0; m->locked && i < size; i += CLB_PAGE_BYTES)
+    for (size_t i = 0; m->locked && i < s->fixed_bytes; i += CLB_PAGE_BYTES)
         s->arena[i] = 0;
     a = (struct arena){.base = s->arena};
     take_all(&a, s, threads, n_positions, kv);
@@ -187,6 +190,16 @@ int clb_state_create(struct clb_state *s, const struct colibri_model *m,
     if (!rc && o->pin)
         clb_pool_pin(s->pool);
     return rc;
+}
+
+void clb_state_take(struct clb_state *s, int position)
+{
+    clb_cache_take(&s->cache, position);
+    const size_t rows = ((size_t)position / CLB_CHUNK + 1) * (size_t)s->parts.n_heads;
+    const size_t floats = rows * (size_t)s->cache.padded;
+    for (size_t i = 0; i < floats; i += CLB_PAGE_BYTES / sizeof(float))
+        s->parts.out[i] = 0;
+    s->parts.out[floats - 1] = 0;
 }
 
 void clb_state_free(struct clb_state *s)

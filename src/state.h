@@ -17,6 +17,7 @@ struct clb_state {
     struct clb_cache cache;
     uint8_t *arena;
     size_t arena_size;
+    size_t fixed_bytes;                   // of the arena; what follows grows with the positions
     int batch;                            // tokens per step, at most
     int logit_rows;                       // rows of logits per step, at most
     int key_dim, value_dim;               // of a head in the cache
@@ -61,6 +62,9 @@ struct clb_state {
 int clb_state_create(struct clb_state *s, const struct colibri_model *m,
                      const colibri_infer_options *o, int batch, int n_positions, colibri_kv kv,
                      colibri_error *error);
+// Takes the memory of all positions up to `position`, before it is needed. Between turns only.
+void clb_state_take(struct clb_state *s, int position);
+
 void clb_state_free(struct clb_state *s); // a zeroed one is fine
 
 #endif
