@@ -14,8 +14,15 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
-enum { ROUNDS = 5, ITEM_BYTES = 4 << 20, PEAK_ROUNDS = 1600000, MAX_THREADS = 64 };
+enum {
+    ROUNDS = 5,
+    ITEM_BYTES = 4 << 20,
+    LARGE_PAGE = 2 << 20,
+    PEAK_ROUNDS = 1600000,
+    MAX_THREADS = 64
+};
 
 struct job {
     const struct clb_roof *roof;
@@ -97,11 +104,12 @@ int main(int argc, char **argv)
     int n_items = (int)(((size_t)megabytes << 20) / ITEM_BYTES);
     size_t bytes = (size_t)n_items * ITEM_BYTES;
     void *memory;
-    if (posix_memalign(&memory, 4096, bytes)) {
+    if (posix_memalign(&memory, LARGE_PAGE, bytes)) {
         fprintf(stderr, "roof: no memory for %zu bytes; try a smaller --mb\n", bytes);
         return COLIBRI_ERROR_MEMORY;
     }
-    memset(memory, 0x3c, bytes); // a normal number, as a float and as an integer
+    madvise(memory, bytes, MADV_HUGEPAGE); // as models are mapped
+    memset(memory, 0x3c, bytes);           // a normal number, as a float and as an integer
     j.memory = memory;
     printf("{\"level\": \"%s\", \"threads\": %d, \"bytes\": %zu, \"read_gb_s\": {", kernels.level,
            n_threads, bytes);
