@@ -47,10 +47,11 @@ static inline float clb_bf16_to_f32(uint16_t h)
 // Exact. The product moves the exponent bias from 15 to 127 and normalises subnormals.
 static inline float clb_f16_to_f32(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = (uint32_t)(h & 0x7fff) << 13;
-    if (magnitude >= 0x0f800000) // Inf or NaN
-        return clb_from_bits(sign | magnitude | 0x7f800000);
-    return clb_from_bits(sign | clb_bits(clb_from_bits(magnitude) * 0x1p112f));
+    uint32_t u =
+        (uint32_t)(int16_t)h << 13 & 0x8fffe000; // sign, exponent and fraction in their places
+    if ((u & 0x0f800000) == 0x0f800000)          // Inf or NaN
+        return clb_from_bits(u | 0x7f800000);
+    return clb_from_bits(u) * 0x1p112f;
 }
 
 // Nearest, ties to even; too large becomes Inf; NaN stays NaN.
