@@ -101,6 +101,12 @@ class ProcessError(ColibriDeployError):
         self.status = status  # None: it never started, or it was ended for taking too long
 
 
+class ProcessTimeoutError(ProcessError):
+    """A program was ended because it took too long."""
+
+    exit_code = 24
+
+
 class ResourceError(ColibriDeployError):
     """The installation lacks the engine's sources or data."""
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from colibri_deploy.errors import ProcessError
+from colibri_deploy.errors import ProcessError, ProcessTimeoutError
 
 LAST_LINES = 20  # how much of a failed program's output an error carries
 
@@ -57,7 +57,7 @@ def run(
     except OSError as error:
         raise _not_started(words, cwd, error) from error
     except subprocess.TimeoutExpired as error:
-        raise ProcessError(f"{shlex.join(words)} took longer than {timeout_s} s") from error
+        raise ProcessTimeoutError(f"{shlex.join(words)} took longer than {timeout_s} s") from error
     status = _shell_status(done.returncode)
     if check and status != 0:
         raise _failed(words, cwd, status, (done.stdout + done.stderr).splitlines())

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from colibri_deploy.ssh import Connection, Dialogue, Sinks
 from colibri_deploy.store import Store
 
 _MOST_SECONDS = 7 * 86400.0
+_MOST_OUTPUT = 1 << 20  # bytes that are kept of what the engine prints
 _MOST_BYTES = 120_000  # of a prompt or a system text: Linux gives an argument 128 KiB
 _INPUT = 11  # the engine's status for what its model cannot take
 
@@ -67,14 +69,23 @@ class Engine:
         self._check(self._shell.stream("stream", *words, sinks=sinks, timeout_s=_MOST_SECONDS))
 
     def output(self, *words: str, options: RunOptions) -> str:
-        """What the engine prints with these options besides. Raises as `generate`."""
+        """What the engine prints with these options besides, at most 1 MiB.
+
+        Raises as `generate`.
+        """
         out, err = bytearray(), bytearray()
+
+        def keep(kept: bytearray, data: bytes) -> None:
+            if len(kept) + len(data) > _MOST_OUTPUT:
+                raise EngineError(f"the engine on {self._name} prints more than 1 MiB")
+            kept += data
+
         status = self._shell.stream(
             "stream",
             *self._model,
             *words,
             *self._arguments(options),
-            sinks=Sinks(out.extend, err.extend),
+            sinks=Sinks(functools.partial(keep, out), functools.partial(keep, err)),
             timeout_s=_MOST_SECONDS,
         )
         self._check(status, bytes(err))

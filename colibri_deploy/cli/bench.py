@@ -23,7 +23,9 @@ from colibri_deploy.cli.console import stdout_console
 from colibri_deploy.cli.many import Many, Tasks, board_task, many_options
 from colibri_deploy.cli.push import deliver
 from colibri_deploy.cli.smoke import HOST, host_engine
+from colibri_deploy.errors import FileMissingError
 from colibri_deploy.many import BoardRun
+from colibri_deploy.model import Model
 from colibri_deploy.results import BoardResult, Step
 from colibri_deploy.run import RunOptions
 from colibri_deploy.ssh import Connection
@@ -87,7 +89,9 @@ def bench(
     kernels multiply in the first cache: `colibri --bench` on the board.
     """
     options = RunOptions(num_tokens, threads, kv, isa)
-    before = library.earlier_benches(compare) if compare is not None else {}
+    before = library.earlier_benches(compare) if compare is not None else None
+    if model is not None:
+        Model.open(model)  # before anything is compiled or measured for it
     found: dict[str, Bench] = {}
     chosen: list[BoardChoice] = []
     here: Callable[[], Bench] | None = None
@@ -95,12 +99,18 @@ def bench(
         chosen = choose()
     elif model is None:
         raise click.UsageError("give --board NAME or --host USER@ADDR, or --model DIR to measure")
-    else:
-        here = functools.partial(library.bench_here, host_engine(build_dir), model, options)
+    names = [choice.name for choice in chosen] or [HERE]
+    if before is not None and before.keys().isdisjoint(names):
+        raise FileMissingError(f"{compare} has no speeds of {', '.join(names)}")
+    if model is not None and not chosen:
+        here = functools.partial(
+            library.bench_here, host_engine(build_dir), model, options, many.timeout_s
+        )
 
     def work(
         run: BoardRun, choice: BoardChoice, connection: Connection, progress: ByteProgress
     ) -> None:
+        run.reports["emulated"] = choice.emulated is not None
         if model is not None:
             deliver(run, choice, connection, choice.engine, model, progress, [], dry_run=False)
         progress.start("measuring", 0)
@@ -110,6 +120,7 @@ def bench(
     def work_here(run: BoardRun, bars: Progress, measure: Callable[[], Bench]) -> None:
         with ByteProgress(bars, run.board) as progress:
             progress.start("measuring", 0)
+            run.reports["emulated"] = False
             found[run.board] = _measure(run, before, measure)
 
     def tasks(bars: Progress) -> Tasks:
@@ -120,24 +131,27 @@ def bench(
     def show(results: Sequence[BoardResult]) -> None:
         _print([one.board for one in results if one.board in found], found, before)
         for choice in chosen:
-            if choice.emulated is not None:
+            if choice.emulated is not None and choice.name in found:
                 stdout_console().print(f"{choice.name} is emulated: {_EMULATED}")
 
     many.run_tasks("bench", tasks, show)
 
 
-def _measure(run: BoardRun, before: Mapping[str, Bench], measure: Callable[[], Bench]) -> Bench:
+def _measure(
+    run: BoardRun, before: Mapping[str, Bench] | None, measure: Callable[[], Bench]
+) -> Bench:
     """The measurement as a step of the work on a board, with its figures."""
     run.begin("measure")
     started = time.monotonic()
     found = measure()
+    run.check()
     cells = _cells(found)
     detail = ", ".join(f"{title} {cell}" for title, cell in zip(_COLUMNS, cells, strict=True))
     figures = {name: found.figures.get(name) for name, _ in _COLUMNS.values()}
     run.end(Step("measure", "passed", detail, time.monotonic() - started, figures))
     run.summary = f"{detail} ({found.isa}, {found.threads} threads)"
     run.reports["bench"] = found.record()
-    if run.board in before:
+    if before is not None and run.board in before:
         run.reports["ratio"] = _ratios(found, before[run.board])
     return found
 
@@ -162,7 +176,9 @@ def _cells(found: Bench) -> list[str]:
     return cells
 
 
-def _print(boards: Sequence[str], found: Mapping[str, Bench], before: Mapping[str, Bench]) -> None:
+def _print(
+    boards: Sequence[str], found: Mapping[str, Bench], before: Mapping[str, Bench] | None
+) -> None:
     """The measurements, for people."""
     if not boards:
         return
@@ -173,12 +189,15 @@ def _print(boards: Sequence[str], found: Mapping[str, Bench], before: Mapping[st
         table.add_column(title, justify="right", no_wrap=True)
     for board in boards:
         one = found[board]
-        ratios: list[str] = []
-        if board in before:
-            other = one.other_than(before[board])
-            ratios = [
-                f"other {other}" if other else "?" if ratio is None else f"{ratio:.2f}"
-                for ratio in _ratios(one, before[board]).values()
-            ]
+        ratios = [] if before is None else _ratio_cells(one, before.get(board))
         table.add_row(board, one.isa, str(one.threads), *_cells(one), *ratios)
     stdout_console().print(table)
+
+
+def _ratio_cells(found: Bench, before: Bench | None) -> list[str]:
+    if before is None:
+        return ["not in file"] * len(_COMPARED)
+    if other := found.other_than(before):
+        return [f"other {other}"] * len(_COMPARED)
+    ratios = _ratios(found, before).values()
+    return ["?" if ratio is None else f"{ratio:.2f}" for ratio in ratios]

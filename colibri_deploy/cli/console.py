@@ -33,14 +33,23 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def printable(text: str) -> str:
+    """A text, of which a terminal obeys nothing but line breaks and tabs; boards say the rest."""
+    lines = (
+        "".join(c if c.isprintable() or c == "\t" else "?" for c in line)
+        for line in text.splitlines()
+    )
+    return "\n".join(lines)
+
+
 def print_error(error: ColibriDeployError) -> None:
-    """One line, then the details as they are; nothing where stderr takes nothing."""
+    """One line, then the details; nothing where stderr takes nothing."""
     console = stderr_console()
     with suppress(OSError):
         console.print("error:", style="bold red", end=" ")
-        console.print(error.message, soft_wrap=True)
+        console.print(printable(error.message), soft_wrap=True)
         if error.details:
-            console.print(error.details, soft_wrap=True)
+            console.print(printable(error.details), soft_wrap=True)
 
 
 def flush(stream: TextIO | None) -> OSError | None:

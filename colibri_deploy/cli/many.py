@@ -20,7 +20,7 @@ from rich.text import Text
 
 from colibri_deploy.cli.board_choice import BoardChoice
 from colibri_deploy.cli.byte_progress import ByteProgress, byte_bars
-from colibri_deploy.cli.console import print_json, stderr_console, stdout_console
+from colibri_deploy.cli.console import print_json, printable, stderr_console, stdout_console
 from colibri_deploy.errors import FileMissingError
 from colibri_deploy.many import BoardRun, Work, run_all
 from colibri_deploy.results import BoardResult, junit, verdict
@@ -204,7 +204,7 @@ def _said(result: BoardResult) -> str:
     if result.trouble is None:
         return result.summary
     rollback = [step.detail for step in result.steps if step.name == "rollback"]
-    return "; ".join([f"{result.trouble.name}: {result.trouble.detail}", *rollback])
+    return printable("; ".join([f"{result.trouble.name}: {result.trouble.detail}", *rollback]))
 
 
 def _print(results: Sequence[BoardResult]) -> None:
