@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ from typing import Any, Self, get_args
 import numpy as np
 from comparison_report import MEASURES, print_report
 from peer import PeerError, build_peer, peer_facts
-from synthetic_gguf import SHAPES, Type, check_conversion, convert, write_gguf
+from synthetic_gguf import SHAPES, Type, check_conversion, convert, is_current, write_gguf
 
 _HERE = Path(__file__).resolve().parent
 _BUILD = _HERE.parent / "build" / "bench"
@@ -278,7 +279,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=_BUILD / "compare.json", metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print FILE instead of a table")
     parser.add_argument("--prepare", action="store_true", help="make peer and models, then stop")
-    return parser.parse_args()
+    args = parser.parse_args()
+    for option, known in (("models", SHAPES), ("types", get_args(Type)), ("measures", MEASURES)):
+        for name in getattr(args, option).split(","):
+            if name not in known:
+                parser.error(f"--{option}: {name!r} is none of {', '.join(known)}")
+    return args
 
 
 def say(text: str) -> None:
@@ -290,8 +296,9 @@ def prepare(args: argparse.Namespace, name: str, kind: Type) -> tuple[Path, Path
     """A model for both engines: the GGUF file, and the directory it was converted to."""
     gguf = args.work / f"{name}-{kind}.gguf"
     model = args.work / f"{name}-{kind}"
-    if not gguf.exists():
+    if not gguf.exists() or not is_current(gguf, SHAPES[name], kind):
         say(f"{name} {kind}: writing {gguf}")
+        shutil.rmtree(model, ignore_errors=True)  # of older weights
         args.work.mkdir(parents=True, exist_ok=True)
         write_gguf(gguf, SHAPES[name], kind)
     if not model.exists():

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.gguf_file import GgufFile
@@ -189,6 +189,16 @@ def write_gguf(path: Path, shape: Shape, kind: Type, seed: int = 1) -> None:
         writer.write_tensor_data(values(tensor, seed))
     writer.close()
     part.replace(path)
+
+
+def is_current(path: Path, shape: Shape, kind: Type) -> bool:
+    """Whether a file has the weights that `write_gguf` gives it now, by one of its matrices."""
+    (expected,) = (one for one in tensors(shape, kind) if one.name == "blk.0.attn_k")
+    return any(
+        np.array_equal(found.data, values(expected, 1))
+        for found in GGUFReader(path).tensors
+        if found.name == f"{expected.name}.weight"
+    )
 
 
 def _block_of(tensor: Tensor) -> int:

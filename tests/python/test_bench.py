@@ -10,13 +10,22 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any, get_args
 
+import compare
 import comparison_report
 import numpy as np
 import pytest
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from peer import COMMIT, FLAGS, REQUIREMENT, PeerError, PeerFacts, check_peer
-from synthetic_gguf import Shape, Type, UnequalError, check_conversion, convert, write_gguf
+from synthetic_gguf import (
+    Shape,
+    Type,
+    UnequalError,
+    check_conversion,
+    convert,
+    is_current,
+    write_gguf,
+)
 
 SMALL = Shape(64, 2, 4, 2, 96, 4, 2, 128, positions=64)
 # As sha256sum shows them: the same seed gives the same bytes, with any version of numpy.
@@ -35,6 +44,8 @@ def test_same_seed_same_bytes(kind: Type, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     write_gguf(other, SMALL, kind, seed=2)
     assert other.read_bytes() != path.read_bytes()
+    assert is_current(path, SMALL, kind)
+    assert not is_current(other, SMALL, kind)
 
 
 @pytest.mark.parametrize("kind", get_args(Type))
@@ -68,6 +79,33 @@ def test_a_conversion_to_another_type_is_refused(tmp_path: Path) -> None:
     convert(other, model)
     with pytest.raises(UnequalError, match=r"token_embd\.weight is Q8_0, embeddings is not"):
         check_conversion(gguf, model)
+
+
+def test_weights_of_an_older_recipe_are_written_anew(tmp_path: Path) -> None:
+    """One nibble 0, the weight -8, which older files have."""
+    gguf = tmp_path / "small-q4.gguf"
+    write_gguf(gguf, SMALL, "q4")
+    whole = gguf.read_bytes()
+    (tensor,) = (one for one in GGUFReader(gguf).tensors if one.name == "blk.0.attn_k.weight")
+    old = bytearray(whole)
+    old[tensor.data_offset + 2] = 0  # after the block's scale
+    gguf.write_bytes(old)
+    assert not is_current(gguf, SMALL, "q4")
+    assert not is_current(gguf, dataclasses.replace(SMALL, hidden=128), "q4")
+
+
+@pytest.mark.parametrize(
+    "words", [("--measures", "decode,decod"), ("--models", "XL"), ("--types", "q5")]
+)
+def test_a_name_that_is_none_is_refused_at_once(
+    words: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["compare.py", *words])
+    with pytest.raises(SystemExit) as caught:
+        compare.parse()
+    assert caught.value.code == 2
+    name = words[1].split(",")[-1]
+    assert f"error: {words[0]}: {name!r} is none of " in capsys.readouterr().err
 
 
 AVX2 = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | FMA = 1 | REPACK = 1 | "
@@ -169,7 +207,9 @@ def test_a_second_thread_memory_and_the_first_token_have_goals() -> None:
         ("M q4", "first, 2 thr., s", "0.250", "0.3 met"),
     ]
     roof["read_gb_s"] = {"1": 12.5}
-    assert next(comparison_report.other_cells(data))[2:] == ("1.80", "the memory's is 1.60")
+    assert next(comparison_report.other_cells(data))[2:] == ("1.80", "1.55 met")
+    one["seconds"]["colibri"] = [12.0]
+    assert next(comparison_report.other_cells(data))[2:] == ("1.50", "1.55 MISSED")
 
 
 def test_markdown_names_the_peer_and_the_machine() -> None:
