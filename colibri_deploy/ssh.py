@@ -381,7 +381,7 @@ def _transport(line: _Line, key_types: Iterable[str]) -> paramiko.Transport:
     options = transport.get_security_options()
     options.ciphers = _first(options.ciphers, ("aes128-gcm@openssh.com",))
     options.key_types = _first(options.key_types, _algorithms(key_types))
-    transport.banner_timeout = CONNECT_SECONDS
+    transport.banner_timeout = 2 * CONNECT_SECONDS  # so that the limit of start_client comes first
     transport.auth_timeout = CONNECT_SECONDS
     transport.channel_timeout = CONNECT_SECONDS
     return transport
