@@ -49,13 +49,34 @@ static int read_number(const char **format)
     return n;
 }
 
-// Writes the digits that end before `end`; returns the first of them.
-static char *digits_before(char *end, uint64_t value, unsigned base, const char *digits)
+// Writes the digits of an integer before `end`; returns the first of them. *sign becomes "-" of
+// what is negative, "0x" of %p and, with '#', of all but 0.
+static char *write_integer(char *end, char kind, bool prefix, int64_t value, const char **sign)
 {
+    const char *digits = kind == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
+    const unsigned base = kind == 'd' || kind == 'u' ? 10 : 16;
+    uint64_t magnitude = (uint64_t)value;
+    if (kind == 'd' && value < 0) {
+        *sign = "-";
+        magnitude = -magnitude;
+    } else if (kind == 'p' || (prefix && value)) {
+        *sign = "0x";
+    }
     do
-        *--end = digits[value % base];
-    while (value /= base);
+        *--end = digits[magnitude % base];
+    while (magnitude /= base);
     return end;
+}
+
+static void put_aligned(struct sink *s, bool left, bool zeros, int width, const char *sign,
+                        const char *text, size_t n)
+{
+    const int padding = width - (int)(strlen(sign) + n);
+    put_padding(s, ' ', left || zeros ? 0 : padding);
+    put_text(s, sign, strlen(sign));
+    put_padding(s, '0', zeros ? padding : 0);
+    put_text(s, text, n);
+    put_padding(s, ' ', left ? padding : 0);
 }
 
 static void print(struct sink *s, const char *f, va_list args)
@@ -101,15 +122,7 @@ static void print(struct sink *s, const char *f, va_list args)
                             : longs       ? va_arg(args, long)
                             : kind == 'd' ? va_arg(args, int)
                                           : (int64_t)va_arg(args, unsigned);
-            uint64_t magnitude = (uint64_t)value;
-            if (kind == 'd' && value < 0) {
-                sign = "-";
-                magnitude = -magnitude;
-            } else if (kind == 'p' || (prefix && value)) {
-                sign = "0x";
-            }
-            text = digits_before(end, magnitude, kind == 'd' || kind == 'u' ? 10 : 16,
-                                 kind == 'X' ? "0123456789ABCDEF" : "0123456789abcdef");
+            text = write_integer(end, kind, prefix, value, &sign);
             n = (size_t)(end - text);
         } else { // %c or %%
             assert(kind == 'c' || kind == '%');
@@ -117,12 +130,7 @@ static void print(struct sink *s, const char *f, va_list args)
             text = buffer;
             n = 1;
         }
-        const int padding = width - (int)(strlen(sign) + n);
-        put_padding(s, ' ', left || zeros ? 0 : padding);
-        put_text(s, sign, strlen(sign));
-        put_padding(s, '0', zeros ? padding : 0);
-        put_text(s, text, n);
-        put_padding(s, ' ', left ? padding : 0);
+        put_aligned(s, left, zeros, width, sign, text, n);
     }
 }
 

@@ -52,6 +52,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("colibri",),
     (
         "main",
+        "generate",
+        "ids",
+        "trace",
         "nll",
         "options",
         "selftest",
