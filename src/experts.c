@@ -66,70 +66,94 @@ static void activate(const struct clb_step *st, float *gate, float *up, int n)
     k->f32_silu_mul(gate, gate, up, n);
 }
 
-// Gate, up and their product for 64 rows of one expert, quantised where down wants it.
-static void expand_item(void *context, int item, int worker)
+// Chunks, of n, that are multiplied together. The memory is slow where a product begins, so that
+// those of one token are long; the results of more tokens would leave the first cache.
+static int span_of(const struct clb_step *st, int n)
 {
-    struct clb_step *st = context;
+    const int most = st->n > 1 ? 1 : CLB_SPAN;
+    return n < most ? n : most;
+}
+
+// Gate, up and their product for some chunks of expert i, quantised where down wants it.
+static void expand_chunks(struct clb_step *st, int i, int chunk, int chunks, int worker)
+{
     struct clb_state *s = st->s;
     const struct clb_ffn *f = st->ffn;
-    int per_expert = clb_chunks(&f->up), i = item / per_expert, chunk = item % per_expert;
     int expert = s->routes.active[i], first = s->routes.first[i];
-    int n = s->routes.first[i + 1] - first, rows = clb_chunk_rows(f->size, chunk);
+    int n = s->routes.first[i + 1] - first, rows = clb_span_rows(f->size, chunk, chunks);
     // one token's vector need not be gathered
     const struct clb_acts *x = st->n > 1 ? &s->gathered : &s->h;
     const int from = st->n > 1 ? first : 0;
     size_t stride = s->gate.stride, row = (size_t)chunk * CLB_CHUNK_ROWS;
-    size_t at = (size_t)first * stride + row;
-    float *up = s->scratch[worker]; // (n, CLB_CHUNK_ROWS)
+    size_t at = (size_t)first * stride + row, width = (size_t)chunks * CLB_CHUNK_ROWS;
+    float *up = s->scratch[worker]; // (n, width)
     if (f->gate.data)
-        clb_step_multiply(st, worker, &f->gate, st->ffn_layer, expert, chunk, x, from, n,
-                          s->gate.f32 + at, stride);
-    clb_step_multiply(st, worker, &f->up, st->ffn_layer, expert, chunk, x, from, n, up,
-                      CLB_CHUNK_ROWS);
-    for (int slot = first; slot < first + n; slot++, at += stride, up += CLB_CHUNK_ROWS) {
+        clb_step_multiply_span(st, worker, &f->gate, st->ffn_layer, expert, chunk, chunks, x, from,
+                               n, s->gate.f32 + at, stride);
+    clb_step_multiply_span(st, worker, &f->up, st->ffn_layer, expert, chunk, chunks, x, from, n, up,
+                           width);
+    for (int slot = first; slot < first + n; slot++, at += stride, up += width) {
         // an FFN of another size may have left something there
-        memset(s->gate.f32 + at + rows, 0, (size_t)(CLB_CHUNK_ROWS - rows) * sizeof *up);
-        memset(up + rows, 0, (size_t)(CLB_CHUNK_ROWS - rows) * sizeof *up);
-        activate(st, s->gate.f32 + at, up, CLB_CHUNK_ROWS);
-        clb_step_quantise(st, worker, &s->gate, (size_t)slot, row, CLB_CHUNK_ROWS);
+        memset(s->gate.f32 + at + rows, 0, (width - (size_t)rows) * sizeof *up);
+        memset(up + rows, 0, (width - (size_t)rows) * sizeof *up);
+        activate(st, s->gate.f32 + at, up, (int)width);
+        clb_step_quantise(st, worker, &s->gate, (size_t)slot, row, width);
+    }
+}
+
+static void expand_span(void *context, int item, int n, int worker)
+{
+    struct clb_step *st = context;
+    const int per_expert = clb_chunks(&st->ffn->up);
+    for (int end = item + n, chunks; item < end; item += chunks) {
+        const int chunk = item % per_expert, left = per_expert - chunk;
+        chunks = span_of(st, end - item < left ? end - item : left);
+        expand_chunks(st, item / per_expert, chunk, chunks, worker);
     }
 }
 
 // What the experts gave, where the shared one takes a part of it.
-static void scale_routed(const struct clb_step *st, size_t row)
+static void scale_routed(const struct clb_step *st, size_t row, int n)
 {
     struct clb_state *s = st->s;
     if (s->model->shared_router.rows != 2)
         return;
     for (int t = 0; t < st->n; t++) {
         float *sum = s->moe + (size_t)t * s->h.stride + row;
-        st->kernels->f32_scale(sum, sum, s->routed_weight[t], CLB_CHUNK_ROWS);
+        st->kernels->f32_scale(sum, sum, s->routed_weight[t], n);
     }
 }
 
 // Rows of down for all experts, in ascending order: each token's sum is in that order.
-static void contract_item(void *context, int chunk, int worker)
+static void contract_chunks(struct clb_step *st, int chunk, int chunks, int worker)
 {
-    struct clb_step *st = context;
     struct clb_state *s = st->s;
     const struct clb_routes *r = &s->routes;
-    const size_t row = (size_t)chunk * CLB_CHUNK_ROWS;
-    float *out = s->scratch[worker];
+    const size_t row = (size_t)chunk * CLB_CHUNK_ROWS, width = (size_t)chunks * CLB_CHUNK_ROWS;
+    float *out = s->scratch[worker]; // (n, width)
     if (st->adds_up)
-        scale_routed(st, row);
+        scale_routed(st, row, (int)width);
     for (int t = 0; t < st->n && !st->adds_up; t++)
-        memset(s->moe + (size_t)t * s->h.stride + row, 0, CLB_CHUNK_ROWS * sizeof *s->moe);
+        memset(s->moe + (size_t)t * s->h.stride + row, 0, width * sizeof *s->moe);
     for (int i = 0; i < r->n_active; i++) {
         int first = r->first[i], n = r->first[i + 1] - first;
-        clb_step_multiply(st, worker, &st->ffn->down, st->ffn_layer, r->active[i], chunk, &s->gate,
-                          first, n, out, CLB_CHUNK_ROWS);
+        clb_step_multiply_span(st, worker, &st->ffn->down, st->ffn_layer, r->active[i], chunk,
+                               chunks, &s->gate, first, n, out, width);
         for (int j = 0; j < n; j++)
             st->kernels->f32_axpy(s->moe + (size_t)r->token[first + j] * s->h.stride + row,
-                                  r->weight[first + j], out + (size_t)j * CLB_CHUNK_ROWS,
-                                  CLB_CHUNK_ROWS);
+                                  r->weight[first + j], out + (size_t)j * width, (int)width);
     }
-    if (st->is_last)
+    for (int end = chunk + chunks; st->is_last && chunk < end; chunk++)
         clb_step_add(st, s->moe, chunk);
+}
+
+static void contract_span(void *context, int chunk, int n, int worker)
+{
+    struct clb_step *st = context;
+    for (int end = chunk + n, chunks; chunk < end; chunk += chunks) {
+        chunks = span_of(st, end - chunk);
+        contract_chunks(st, chunk, chunks, worker);
+    }
 }
 
 // Runs st->ffn over the slots.
@@ -138,8 +162,8 @@ static void run_ffn(struct clb_step *st)
     struct clb_state *s = st->s;
     if (st->n > 1)
         clb_step_run(st, CLB_OTHER, s->routes.n_slots, gather_item);
-    clb_step_run(st, CLB_GATE_UP, s->routes.n_active * clb_chunks(&st->ffn->up), expand_item);
-    clb_step_run(st, CLB_DOWN, clb_chunks(&st->ffn->down), contract_item);
+    clb_step_run_spans(st, CLB_GATE_UP, s->routes.n_active * clb_chunks(&st->ffn->up), expand_span);
+    clb_step_run_spans(st, CLB_DOWN, clb_chunks(&st->ffn->down), contract_span);
 }
 
 // Runs an FFN that all tokens go to, with s->shared_weight.

@@ -142,7 +142,7 @@ static void take_all(struct arena *a, struct clb_state *s, int threads, int n_po
     for (int i = 0; i < threads; i++) {
         struct clb_attention w;
         take_attention(a, &w, CLB_BLOCK_ROWS, s->key_dim, s->value_dim, kv == COLIBRI_KV_Q8);
-        float *scratch = take_floats(a, n * CLB_TILE_COLS + 2 * key);
+        float *scratch = take_floats(a, (n > CLB_SPAN ? n : CLB_SPAN) * CLB_TILE_COLS + 2 * key);
         if (a->base) {
             s->attend[i] = w;
             s->scratch[i] = scratch;

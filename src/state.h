@@ -10,6 +10,8 @@
 #include "router.h"
 #include "threads.h"
 
+enum { CLB_SPAN = 16 }; // chunks of 64 rows that a worker multiplies in one go, at most
+
 struct clb_state {
     const struct colibri_model *model;
     struct clb_pool *pool;
@@ -55,7 +57,7 @@ struct clb_state {
     struct clb_parts parts;
 
     struct clb_attention *attend; // (threads)
-    float **scratch;              // (threads) (batch, 64), and room for clb_cache_put
+    float **scratch;              // (threads) (batch or CLB_SPAN, 64), and room for clb_cache_put
 };
 
 // `o` must outlive the state.

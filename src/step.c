@@ -9,6 +9,13 @@ void clb_step_run(struct clb_step *st, enum clb_operation operation, int n_items
     clb_pool_run(st->s->pool, n_items, fn, st);
 }
 
+void clb_step_run_spans(struct clb_step *st, enum clb_operation operation, int n_items,
+                        clb_span_fn fn)
+{
+    clb_pool_time(st->s->pool, st->s->clocks, operation);
+    clb_pool_run_spans(st->s->pool, n_items, fn, st);
+}
+
 void clb_step_run_small(struct clb_step *st, enum clb_operation operation, int n_items,
                         clb_item_fn fn)
 {
@@ -28,11 +35,11 @@ struct clb_clock *clb_step_clock(const struct clb_step *st, int worker)
     return st->s->clocks ? st->s->clocks + worker : NULL;
 }
 
-void clb_step_multiply(const struct clb_step *st, int worker, const struct clb_matrix *m, int layer,
-                       int expert, int chunk, const struct clb_acts *x, int first, int n, float *y,
-                       size_t y_stride)
+void clb_step_multiply_span(const struct clb_step *st, int worker, const struct clb_matrix *m,
+                            int layer, int expert, int chunk, int chunks, const struct clb_acts *x,
+                            int first, int n, float *y, size_t y_stride)
 {
-    const int rows = clb_chunk_rows(m->rows, chunk);
+    const int rows = clb_span_rows(m->rows, chunk, chunks);
     const int n_tiles = (rows + CLB_TILE_ROWS - 1) / CLB_TILE_ROWS;
     struct clb_clock *clock = clb_step_clock(st, worker);
     if (clock) {
@@ -48,6 +55,13 @@ void clb_step_multiply(const struct clb_step *st, int worker, const struct clb_m
     const float *bias = clb_vector_item(&m->bias, layer, expert) + chunk * CLB_CHUNK_ROWS;
     for (int t = 0; t < n; t++)
         st->kernels->f32_axpy(y + (size_t)t * y_stride, 1.0f, bias, rows);
+}
+
+void clb_step_multiply(const struct clb_step *st, int worker, const struct clb_matrix *m, int layer,
+                       int expert, int chunk, const struct clb_acts *x, int first, int n, float *y,
+                       size_t y_stride)
+{
+    clb_step_multiply_span(st, worker, m, layer, expert, chunk, 1, x, first, n, y, y_stride);
 }
 
 void clb_step_quantise(const struct clb_step *st, int worker, const struct clb_acts *x, size_t row,

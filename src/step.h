@@ -8,7 +8,7 @@
 #include "layout.h"
 #include "state.h"
 
-// Rows that a worker takes at a time: 4 tiles, two blocks of a quantised vector.
+// Rows that are an item of work: 4 tiles, two blocks of a quantised vector.
 enum { CLB_CHUNK_ROWS = 4 * CLB_TILE_ROWS };
 
 struct clb_step {
@@ -35,17 +35,27 @@ static inline int clb_chunks(const struct clb_matrix *m)
     return (m->rows + CLB_CHUNK_ROWS - 1) / CLB_CHUNK_ROWS;
 }
 
+// Rows of `chunks` chunks of n rows, from the first one on.
+static inline int clb_span_rows(int n, int first, int chunks)
+{
+    int left = n - first * CLB_CHUNK_ROWS;
+    return left < chunks * CLB_CHUNK_ROWS ? left : chunks * CLB_CHUNK_ROWS;
+}
+
 // Rows of a chunk of n rows.
 static inline int clb_chunk_rows(int n, int chunk)
 {
-    int left = n - chunk * CLB_CHUNK_ROWS;
-    return left < CLB_CHUNK_ROWS ? left : CLB_CHUNK_ROWS;
+    return clb_span_rows(n, chunk, 1);
 }
 
 // Runs fn over n_items, which are of the operation; `st` is their context.
 void clb_step_run(struct clb_step *st, enum clb_operation operation, int n_items, clb_item_fn fn);
 
-// The same where one token's items are so small that other threads come too late.
+// The same with a function that takes neighbours together.
+void clb_step_run_spans(struct clb_step *st, enum clb_operation operation, int n_items,
+                        clb_span_fn fn);
+
+// The same as clb_step_run where one token's items are so small that other threads come too late.
 void clb_step_run_small(struct clb_step *st, enum clb_operation operation, int n_items,
                         clb_item_fn fn);
 
@@ -57,6 +67,11 @@ struct clb_clock *clb_step_clock(const struct clb_step *st, int worker);
 void clb_step_multiply(const struct clb_step *st, int worker, const struct clb_matrix *m, int layer,
                        int expert, int chunk, const struct clb_acts *x, int first, int n, float *y,
                        size_t y_stride);
+
+// The same with `chunks` chunks.
+void clb_step_multiply_span(const struct clb_step *st, int worker, const struct clb_matrix *m,
+                            int layer, int expert, int chunk, int chunks, const struct clb_acts *x,
+                            int first, int n, float *y, size_t y_stride);
 
 // Quantises x[row][from .. from + n], if some matrix wants that.
 void clb_step_quantise(const struct clb_step *st, int worker, const struct clb_acts *x, size_t row,

@@ -46,7 +46,8 @@ struct clb_pool {
     // the job that there is by then.
     struct clb_clock *clocks; // NULL, or (n)
     enum clb_operation operation;
-    clb_item_fn fn;
+    clb_item_fn fn; // or
+    clb_span_fn span;
     void *context;
     int n_items;
     struct signal left;     // items that nobody has claimed; -1: the workers shall end
@@ -98,7 +99,9 @@ static struct clb_clock *clock_of(const struct clb_pool *p, int index)
 static void run_items(const struct clb_pool *p, int first, int n, int index)
 {
     clb_clock_turn(clock_of(p, index), p->operation);
-    for (int i = first; i < first + n; i++)
+    if (p->span)
+        p->span(p->context, first, n, index);
+    for (int i = first; i < first + n && !p->span; i++)
         p->fn(p->context, i, index);
 }
 
@@ -244,9 +247,10 @@ void clb_pool_time(struct clb_pool *p, struct clb_clock *clocks, enum clb_operat
     p->operation = operation;
 }
 
-void clb_pool_run(struct clb_pool *p, int n_items, clb_item_fn fn, void *context)
+static void run(struct clb_pool *p, int n_items, clb_item_fn fn, clb_span_fn span, void *context)
 {
     p->fn = fn;
+    p->span = span;
     p->context = context;
     p->n_items = n_items;
     if (p->n == 1 || n_items <= 1) {
@@ -259,4 +263,14 @@ void clb_pool_run(struct clb_pool *p, int n_items, clb_item_fn fn, void *context
         wait_for_workers(p, others);
     }
     clb_clock_turn(clock_of(p, 0), CLB_OTHER);
+}
+
+void clb_pool_run(struct clb_pool *p, int n_items, clb_item_fn fn, void *context)
+{
+    run(p, n_items, fn, NULL, context);
+}
+
+void clb_pool_run_spans(struct clb_pool *p, int n_items, clb_span_fn fn, void *context)
+{
+    run(p, n_items, NULL, fn, context);
 }

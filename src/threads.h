@@ -34,4 +34,8 @@ void clb_pool_time(struct clb_pool *pool, struct clb_clock *clocks, enum clb_ope
 typedef void (*clb_item_fn)(void *context, int item, int worker);
 void clb_pool_run(struct clb_pool *pool, int n_items, clb_item_fn fn, void *context);
 
+// The same for a function that takes neighbours together: items [first, first + n).
+typedef void (*clb_span_fn)(void *context, int first, int n, int worker);
+void clb_pool_run_spans(struct clb_pool *pool, int n_items, clb_span_fn fn, void *context);
+
 #endif
