@@ -9,12 +9,12 @@
 // Fewer tokens go to one expert by chance.
 enum { COLLAPSE_TOKENS = 8 };
 
-static void router_item(void *context, int chunk, int worker)
+static void router_item(void *context, int tile, int worker)
 {
     struct clb_step *st = context;
     struct clb_state *s = st->s;
-    clb_step_multiply(st, worker, &s->model->router, st->routed_layer, 0, chunk, &s->h, 0, st->n,
-                      s->router_logits + chunk * CLB_CHUNK_ROWS, s->router_stride);
+    clb_step_multiply_tiles(st, worker, &s->model->router, st->routed_layer, 0, tile, 1, &s->h, 0,
+                            st->n, s->router_logits + tile * CLB_TILE_ROWS, s->router_stride);
 }
 
 static void shared_router_item(void *context, int item, int worker)
@@ -80,7 +80,9 @@ static void expand_chunks(struct clb_step *st, int i, int chunk, int chunks, int
     struct clb_state *s = st->s;
     const struct clb_ffn *f = st->ffn;
     int expert = s->routes.active[i], first = s->routes.first[i];
-    int n = s->routes.first[i + 1] - first, rows = clb_span_rows(f->size, chunk, chunks);
+    int n = s->routes.first[i + 1] - first;
+    int tile = chunk * CLB_CHUNK_TILES, tiles = chunks * CLB_CHUNK_TILES;
+    int rows = clb_tile_rows(f->size, tile, tiles);
     // one token's vector need not be gathered
     const struct clb_acts *x = st->n > 1 ? &s->gathered : &s->h;
     const int from = st->n > 1 ? first : 0;
@@ -88,10 +90,10 @@ static void expand_chunks(struct clb_step *st, int i, int chunk, int chunks, int
     size_t at = (size_t)first * stride + row, width = (size_t)chunks * CLB_CHUNK_ROWS;
     float *up = s->scratch[worker]; // (n, width)
     if (f->gate.data)
-        clb_step_multiply_span(st, worker, &f->gate, st->ffn_layer, expert, chunk, chunks, x, from,
-                               n, s->gate.f32 + at, stride);
-    clb_step_multiply_span(st, worker, &f->up, st->ffn_layer, expert, chunk, chunks, x, from, n, up,
-                           width);
+        clb_step_multiply_tiles(st, worker, &f->gate, st->ffn_layer, expert, tile, tiles, x, from,
+                                n, s->gate.f32 + at, stride);
+    clb_step_multiply_tiles(st, worker, &f->up, st->ffn_layer, expert, tile, tiles, x, from, n, up,
+                            width);
     for (int slot = first; slot < first + n; slot++, at += stride, up += width) {
         // an FFN of another size may have left something there
         memset(s->gate.f32 + at + rows, 0, (width - (size_t)rows) * sizeof *up);
@@ -137,8 +139,9 @@ static void contract_chunks(struct clb_step *st, int chunk, int chunks, int work
         memset(s->moe + (size_t)t * s->h.stride + row, 0, width * sizeof *s->moe);
     for (int i = 0; i < r->n_active; i++) {
         int first = r->first[i], n = r->first[i + 1] - first;
-        clb_step_multiply_span(st, worker, &st->ffn->down, st->ffn_layer, r->active[i], chunk,
-                               chunks, &s->gate, first, n, out, width);
+        clb_step_multiply_tiles(st, worker, &st->ffn->down, st->ffn_layer, r->active[i],
+                                chunk * CLB_CHUNK_TILES, chunks * CLB_CHUNK_TILES, &s->gate, first,
+                                n, out, width);
         for (int j = 0; j < n; j++)
             st->kernels->f32_axpy(s->moe + (size_t)r->token[first + j] * s->h.stride + row,
                                   r->weight[first + j], out + (size_t)j * width, (int)width);
@@ -243,7 +246,7 @@ static int route(struct clb_step *st, colibri_error *error)
     const struct colibri_model *m = s->model;
     const struct clb_config *c = &m->config;
     struct clb_routes *r = &s->routes;
-    clb_step_run(st, CLB_ROUTER, clb_chunks(&m->router), router_item);
+    clb_step_run(st, CLB_ROUTER, m->router.n_tiles, router_item);
     for (int t = 0; t < st->n; t++) {
         const float *correction = m->router_correction.data
                                       ? clb_vector_item(&m->router_correction, st->routed_layer, 0)

@@ -35,11 +35,11 @@ struct clb_clock *clb_step_clock(const struct clb_step *st, int worker)
     return st->s->clocks ? st->s->clocks + worker : NULL;
 }
 
-void clb_step_multiply_span(const struct clb_step *st, int worker, const struct clb_matrix *m,
-                            int layer, int expert, int chunk, int chunks, const struct clb_acts *x,
-                            int first, int n, float *y, size_t y_stride)
+void clb_step_multiply_tiles(const struct clb_step *st, int worker, const struct clb_matrix *m,
+                             int layer, int expert, int tile, int tiles, const struct clb_acts *x,
+                             int first, int n, float *y, size_t y_stride)
 {
-    const int rows = clb_span_rows(m->rows, chunk, chunks);
+    const int rows = clb_tile_rows(m->rows, tile, tiles);
     const int n_tiles = (rows + CLB_TILE_ROWS - 1) / CLB_TILE_ROWS;
     struct clb_clock *clock = clb_step_clock(st, worker);
     if (clock) {
@@ -47,12 +47,11 @@ void clb_step_multiply_span(const struct clb_step *st, int worker, const struct 
         spent->bytes += (uint64_t)n_tiles * m->tile_bytes;
         spent->products += (uint64_t)rows * (uint64_t)m->cols * (uint64_t)n;
     }
-    clb_matrix_mm(st->kernels, m, clb_matrix_item(m, layer, expert),
-                  chunk * (CLB_CHUNK_ROWS / CLB_TILE_ROWS), n_tiles, x, (size_t)first, n, y,
-                  y_stride);
+    clb_matrix_mm(st->kernels, m, clb_matrix_item(m, layer, expert), tile, n_tiles, x,
+                  (size_t)first, n, y, y_stride);
     if (!m->bias.data)
         return;
-    const float *bias = clb_vector_item(&m->bias, layer, expert) + chunk * CLB_CHUNK_ROWS;
+    const float *bias = clb_vector_item(&m->bias, layer, expert) + tile * CLB_TILE_ROWS;
     for (int t = 0; t < n; t++)
         st->kernels->f32_axpy(y + (size_t)t * y_stride, 1.0f, bias, rows);
 }
@@ -61,7 +60,8 @@ void clb_step_multiply(const struct clb_step *st, int worker, const struct clb_m
                        int expert, int chunk, const struct clb_acts *x, int first, int n, float *y,
                        size_t y_stride)
 {
-    clb_step_multiply_span(st, worker, m, layer, expert, chunk, 1, x, first, n, y, y_stride);
+    clb_step_multiply_tiles(st, worker, m, layer, expert, chunk * CLB_CHUNK_TILES, CLB_CHUNK_TILES,
+                            x, first, n, y, y_stride);
 }
 
 void clb_step_quantise(const struct clb_step *st, int worker, const struct clb_acts *x, size_t row,

@@ -8,8 +8,8 @@
 #include "layout.h"
 #include "state.h"
 
-// Rows that are an item of work: 4 tiles, two blocks of a quantised vector.
-enum { CLB_CHUNK_ROWS = 4 * CLB_TILE_ROWS };
+// What is an item of work: 4 tiles, two blocks of a quantised vector.
+enum { CLB_CHUNK_TILES = 4, CLB_CHUNK_ROWS = CLB_CHUNK_TILES * CLB_TILE_ROWS };
 
 struct clb_step {
     struct clb_state *s;
@@ -35,17 +35,17 @@ static inline int clb_chunks(const struct clb_matrix *m)
     return (m->rows + CLB_CHUNK_ROWS - 1) / CLB_CHUNK_ROWS;
 }
 
-// Rows of `chunks` chunks of n rows, from the first one on.
-static inline int clb_span_rows(int n, int first, int chunks)
+// Rows of `tiles` tiles of n rows, from the first one on.
+static inline int clb_tile_rows(int n, int first, int tiles)
 {
-    int left = n - first * CLB_CHUNK_ROWS;
-    return left < chunks * CLB_CHUNK_ROWS ? left : chunks * CLB_CHUNK_ROWS;
+    int left = n - first * CLB_TILE_ROWS;
+    return left < tiles * CLB_TILE_ROWS ? left : tiles * CLB_TILE_ROWS;
 }
 
 // Rows of a chunk of n rows.
 static inline int clb_chunk_rows(int n, int chunk)
 {
-    return clb_span_rows(n, chunk, 1);
+    return clb_tile_rows(n, chunk * CLB_CHUNK_TILES, CLB_CHUNK_TILES);
 }
 
 // Runs fn over n_items, which are of the operation; `st` is their context.
@@ -68,10 +68,10 @@ void clb_step_multiply(const struct clb_step *st, int worker, const struct clb_m
                        int expert, int chunk, const struct clb_acts *x, int first, int n, float *y,
                        size_t y_stride);
 
-// The same with `chunks` chunks.
-void clb_step_multiply_span(const struct clb_step *st, int worker, const struct clb_matrix *m,
-                            int layer, int expert, int chunk, int chunks, const struct clb_acts *x,
-                            int first, int n, float *y, size_t y_stride);
+// The same with some tiles.
+void clb_step_multiply_tiles(const struct clb_step *st, int worker, const struct clb_matrix *m,
+                             int layer, int expert, int tile, int tiles, const struct clb_acts *x,
+                             int first, int n, float *y, size_t y_stride);
 
 // Quantises x[row][from .. from + n], if some matrix wants that.
 void clb_step_quantise(const struct clb_step *st, int worker, const struct clb_acts *x, size_t row,
