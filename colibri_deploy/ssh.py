@@ -27,6 +27,7 @@ from colibri_deploy.errors import (
     BoardConnectionError,
     ConnectionLostError,
 )
+from colibri_deploy.interrupts import held_back
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.ssh_config import Endpoint, route
 from colibri_deploy.ssh_login import Secrets, log_in
@@ -38,9 +39,10 @@ KEEPALIVE_SECONDS = 15.0  # how often an answer is asked for
 DEAD_SECONDS = 60.0  # a board that was silent for so long while a command runs is gone
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 5.0
-_PROXY_END_SECONDS = 2.0  # how long a ProxyCommand may take to end
+_END_SECONDS = 2.0  # how long a ProxyCommand, or a thread, may take to end
 _READ_BYTES = 1 << 16
 _PROHIBITED = 1  # RFC 4254, 5.1
+_LOST = (paramiko.SSHException, EOFError, OSError)  # what paramiko raises when a line is cut
 
 # What paramiko has to say reaches the user as an error; its log would go to stderr otherwise.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -166,8 +168,7 @@ class Connection:
         self, command: str, stdin: Iterable[bytes], timeout_s: float, sinks: Sinks | None
     ) -> Answer:
         stdout, stderr = bytearray(), bytearray()
-        with self._typed(), self._opened() as channel:
-            channel.exec_command(command)
+        with self._typed(), self._opened(command) as channel:
             self._send(channel, stdin, ends=sinks is None)
             to = sinks or Sinks(stdout.extend, stderr.extend)
             status = self._gather(channel, timeout_s, to)
@@ -179,29 +180,41 @@ class Connection:
 
         Raises ConnectionLostError, BoardConnectionError.
         """
-        with self._opened() as channel:
-            with self._typed():
-                channel.exec_command(command)
+        with self._opened(command) as channel:
             yield Dialogue(self, channel, sinks)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[paramiko.Channel]:
-        with self._typed():
+    def _opened(self, command: str) -> Iterator[paramiko.Channel]:
+        with self._typed(), self._unbroken():
             channel = self._session.transport.open_session(timeout=CONNECT_SECONDS)
-        with contextlib.closing(channel):
             channel.settimeout(STALL_SECONDS)
+            channel.exec_command(command)
+        try:
             yield channel
+        finally:
+            with contextlib.suppress(*_LOST), self._unbroken():
+                channel.close()
 
     def _typed(self) -> contextlib.AbstractContextManager[None]:
         return _typed(self.board.name, "lost the connection to")
+
+    def _unbroken(self) -> contextlib.AbstractContextManager[None]:
+        """Where paramiko is at work in the main thread.
+
+        An exception there would leave locks locked that closing the connection waits for. So Ctrl-C
+        cuts the line, and is raised when paramiko has come back.
+        """
+        return held_back(self._session.cut)
 
     def _send(self, channel: paramiko.Channel, chunks: Iterable[bytes], ends: bool) -> None:
         """A command that has ended takes no more; that is no error here."""
         try:
             for chunk in _paced(chunks, self.board.limits.push_mb_per_s):
-                channel.sendall(chunk)
+                with self._unbroken():
+                    channel.sendall(chunk)
             if ends:
-                channel.shutdown_write()
+                with self._unbroken():
+                    channel.shutdown_write()
         except TimeoutError as error:
             raise ConnectionLostError(
                 f"{self.board.name} has taken no more data for {STALL_SECONDS:g} s"
@@ -214,9 +227,10 @@ class Connection:
         """Reads both outputs until the command has ended; its status."""
         deadline = time.monotonic() + timeout_s
         self._pump(channel, timeout_s, to, lambda: False)
-        if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
-            raise self._late(timeout_s)
-        status = channel.recv_exit_status()
+        with self._unbroken():
+            if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
+                raise self._late(timeout_s)
+            status = channel.recv_exit_status()
         if status == -1 and not self._session.transport.is_active():
             raise ConnectionLostError(f"lost the connection to {self.board.name}")
         return status
@@ -235,13 +249,19 @@ class Connection:
                     f"{self.board.name} has been silent for {DEAD_SECONDS:g} s: "
                     "is it still on, and in this network?"
                 )
-            select.select([channel], [], [], min(left, 1.0))
-            if channel.recv_ready():
-                to.stdout(channel.recv(_READ_BYTES))
-            elif channel.recv_stderr_ready():
-                to.stderr(channel.recv_stderr(_READ_BYTES))
-            elif channel.eof_received or channel.closed:
-                break
+            out = err = b""
+            with self._unbroken():
+                select.select([channel], [], [], min(left, 1.0))
+                if channel.recv_ready():
+                    out = channel.recv(_READ_BYTES)
+                elif channel.recv_stderr_ready():
+                    err = channel.recv_stderr(_READ_BYTES)
+                elif channel.eof_received or channel.closed:
+                    break
+            if out:
+                to.stdout(out)
+            if err:
+                to.stderr(err)
 
     def _late(self, timeout_s: float) -> BoardConnectionError:
         return BoardConnectionError(
@@ -250,7 +270,8 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection."""
-        self._stack.close()
+        with held_back(lambda: None):  # it is short
+            self._stack.close()
 
     def abort(self) -> None:
         """Ends the connection for good, from another thread; what runs on it fails."""
@@ -311,18 +332,20 @@ class _Session:
         self.server = server
         self._stack = stack
         complaints: IO[bytes] | None = None
+        self._wire: socket.socket  # on which all hops are
         sock: socket.socket | paramiko.Channel
         if before is not None:
-            sock = before.forward(server)
+            sock, self._wire = before.forward(server), before._wire
         elif server.proxy_command is not None:
             sock, complaints = _start_proxy(server.proxy_command, stack)
+            self._wire = sock
         else:
-            sock = _dial(server)
+            sock = self._wire = _dial(server)
         stack.callback(sock.close)
         self._line = _Line(sock)
         with _typed(server.name, "no SSH connection to", complaints):
             self.transport = _transport(self._line, known_hosts.key_types(server))
-            stack.callback(self.transport.close)
+            stack.callback(self._end)
             self.transport.start_client(timeout=CONNECT_SECONDS)
             if not self.transport.initial_kex_done:  # paramiko returns then, too
                 raise TimeoutError(f"nothing speaks SSH there within {CONNECT_SECONDS:g} s")
@@ -333,6 +356,11 @@ class _Session:
     def silent_s(self) -> float:
         """How long ago the server last sent anything, in seconds."""
         return time.monotonic() - self._line.heard
+
+    def cut(self) -> None:
+        """Cuts the line, and takes no lock for it."""
+        with contextlib.suppress(OSError):
+            self._wire.shutdown(socket.SHUT_RDWR)
 
     def forward(self, server: Endpoint) -> paramiko.Channel:
         """A line from this server to another."""
@@ -345,13 +373,21 @@ class _Session:
             except paramiko.ChannelException as error:
                 raise _not_forwarded(self.server, server, error) from error
 
+    def _end(self) -> None:
+        """Ends the transport, and its thread, which may hold what the program's end waits for."""
+        self.cut()
+        with contextlib.suppress(*_LOST):
+            self.transport.close()
+        if self.transport.is_alive():
+            self.transport.join(_END_SECONDS)
+
     def keep_alive(self) -> None:
         """Asks for an answer now and then, so that silence means something."""
         done = threading.Event()
         self._stack.callback(done.set)
 
         def ask() -> None:
-            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+            with contextlib.suppress(*_LOST):
                 while not done.wait(KEEPALIVE_SECONDS) and self.transport.is_active():
                     self.transport.global_request("keepalive@openssh.com", wait=True)
 
@@ -426,7 +462,7 @@ def _start_proxy(command: str, stack: contextlib.ExitStack) -> tuple[socket.sock
 def _end(child: subprocess.Popen[bytes]) -> None:
     child.terminate()
     try:
-        child.wait(_PROXY_END_SECONDS)
+        child.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
@@ -458,7 +494,7 @@ def _typed(name: str, what: str, complaints: IO[bytes] | None = None) -> Iterato
         ) from error
     except paramiko.ChannelException as error:
         raise BoardConnectionError(f"{name} runs no command: {error.text}") from error
-    except (paramiko.SSHException, EOFError, OSError) as error:
+    except _LOST as error:
         reason = str(error) or type(error).__name__
         details = ""
         if complaints is not None:
