@@ -87,15 +87,22 @@ def rate_of(row: dict[str, Any], engine: str) -> float:
     return float(row["tokens"] / statistics.median(row["seconds"][engine]))
 
 
+def _best_read(roof: dict[str, Any]) -> tuple[float, str]:
+    """GB/s of the best read loop, or of numpy's sum if that is faster, and its name."""
+    return max(
+        (rate, name) for name, rate in (roof["read_gb_s"] | {"numpy": roof["numpy_gb_s"]}).items()
+    )
+
+
 def read_roof(row: dict[str, Any]) -> float:
-    """GB/s of the best loop that was run beside the row, and numpy's sum if that is faster."""
-    return float(max(max(*roof["read_gb_s"].values(), roof["numpy_gb_s"]) for roof in row["roofs"]))
+    """GB/s that the memory gave beside the row, by the median of its rounds."""
+    return statistics.median(_best_read(roof)[0] for roof in row["roofs"])
 
 
 def operations_roof(row: dict[str, Any]) -> float:
-    """1e9 operations per second of the multiplier, with the row's type of weights."""
+    """1e9 operations per second of the multiplier, with the row's type of weights, likewise."""
     name = {"f16": "f32_gflop_s", "q8": "q8_gop_s", "q4": "q4_gop_s"}[row["type"]]
-    return float(max(roof[name] for roof in row["roofs"]))
+    return float(statistics.median(roof[name] for roof in row["roofs"]))
 
 
 def share_of(row: dict[str, Any], engine: str = "colibri") -> float | None:
@@ -164,17 +171,17 @@ def roof_cells(data: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for row in ordered(data):
         if not row["roofs"]:
             continue
-        loops = [(rate, name) for roof in row["roofs"] for name, rate in roof["read_gb_s"].items()]
-        rate, name = max(loops)
-        other = max(roof["numpy_gb_s"] for roof in row["roofs"])
+        best = statistics.median_low(_best_read(roof) for roof in row["roofs"])
+        other = statistics.median(roof["numpy_gb_s"] for roof in row["roofs"])
         yield (
             f"{row['model']} {row['type']}",
             str(row["threads"]),
             row["measure"],
-            f"{rate:.1f} ({name})",
+            f"{row['roofs'][0]['bytes'] / 1e9:.1f}",
+            f"{read_roof(row):.1f} ({best[1]})",
             f"{other:.1f}",
             *(
-                f"{max(roof[key] for roof in row['roofs']):.0f}"
+                f"{statistics.median(roof[key] for roof in row['roofs']):.0f}"
                 for key in ("f32_gflop_s", "q8_gop_s", "q4_gop_s")
             ),
         )
@@ -218,7 +225,7 @@ _LEAST_OF_MEMORY = 0.97  # of how many times as fast two threads read it
 _MOST_EXTRA_MIB = 32  # beside the file; the cache of `first` has less than one
 _MOST_FIRST_SECONDS = 0.3
 _OTHER_COLUMNS = ("model", "what", "is", "goal")
-_ROOF_COLUMNS = ("model", "thr.", "beside", "read GB/s (streams)", "numpy", "f32", "q8", "q4")
+_ROOF_COLUMNS = ("model", "thr.", "beside", "GB", "read GB/s (streams)", "numpy", "f32", "q8", "q4")
 
 
 def _tables(

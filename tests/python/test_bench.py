@@ -141,6 +141,7 @@ def test_another_release_of_the_peer_is_refused() -> None:
 
 def row_of(measure: str, tokens: int, ours: list[float], theirs: list[float]) -> dict[str, Any]:
     roof = {
+        "bytes": 4_000_000_000,
         "read_gb_s": {"1": 10.0, "4 prefetched": 20.0},
         "numpy_gb_s": 19.5,
         "f32_gflop_s": 200.0,
@@ -210,6 +211,20 @@ def test_a_second_thread_memory_and_the_first_token_have_goals() -> None:
     assert next(comparison_report.other_cells(data))[2:] == ("1.80", "1.55 met")
     one["seconds"]["colibri"] = [12.0]
     assert next(comparison_report.other_cells(data))[2:] == ("1.50", "1.55 MISSED")
+
+
+def test_the_roof_is_the_median_of_its_rounds() -> None:
+    """In each round the best loop, or numpy where it is faster: 20, 30 and 12 GB/s."""
+    row = row_of("decode", 128, [8.0], [12.8])
+    (roof,) = row["roofs"]
+    faster = {**roof, "numpy_gb_s": 30.0, "q4_gop_s": 900.0}
+    slower = {**roof, "read_gb_s": {"1": 12.0}, "numpy_gb_s": 9.0, "q4_gop_s": 300.0}
+    row["roofs"] = [faster, slower, roof]
+    data = {**MEASURED, "rows": [row]}
+    assert list(comparison_report.roof_cells(data)) == [
+        ("M q4", "2", "decode", "4.0", "20.0 (4 prefetched)", "19.5", "200", "300", "600")
+    ]
+    assert next(comparison_report.cells(data))[7] == "80%"  # 16 GB/s of 20
 
 
 def test_markdown_names_the_peer_and_the_machine() -> None:
