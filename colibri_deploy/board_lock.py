@@ -58,13 +58,15 @@ def _take(
     shell: BoardShell, root: str, nonce: str, on_wait: Callable[[str], None], deploy: str
 ) -> None:
     owner = f"{user_name() or os.getuid()}@{socket.gethostname()}, process {os.getpid()}"
-    seen, since = "", time.monotonic()
+    seen, since, looks = "", time.monotonic(), 0
 
     def is_ours(file: str) -> bool:
         return bool(deploy) and file.startswith(deploy)
 
     while True:
-        is_stale = is_ours(seen) or (seen and time.monotonic() - since >= STALE_SECONDS)
+        # Many looks, too: if this machine stood still meanwhile, so may the owner have.
+        is_old = time.monotonic() - since >= STALE_SECONDS
+        is_stale = is_ours(seen) or (seen and is_old and looks >= STALE_SECONDS / _POLL_SECONDS)
         ((key, *words),) = shell.call("lock", nonce, owner, seen if is_stale else "")
         if key == "owned":
             return
@@ -79,8 +81,9 @@ def _take(
                 f"the end; to break the lock, remove {root}/lock on the board"
             )
         if file != seen:
-            seen, since = file, time.monotonic()
+            seen, since, looks = file, time.monotonic(), 0
             on_wait(holder)
+        looks += 1
         time.sleep(_POLL_SECONDS)
 
 

@@ -278,7 +278,9 @@ class SimBoard:
     def _execute(
         self, channel: paramiko.Channel, command: bytes, answered: threading.Event
     ) -> None:
-        answered.wait(_GRACE_SECONDS)  # what ends at once closes the channel
+        transport = channel.get_transport()
+        while not answered.wait(_GRACE_SECONDS) and transport.is_active():
+            pass  # what ends at once closes the channel
         limits = ""
         if self._faults.file_blocks is not None:
             limits = f"trap '' XFSZ; ulimit -f {self._faults.file_blocks}; "

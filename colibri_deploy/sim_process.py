@@ -21,8 +21,8 @@ from colibri_deploy.sim import PREFIX, Faults, SimBoard
 from colibri_deploy.targets import load_targets, select
 
 _LOG = "log"  # in the state's directory
-_START_SECONDS = 30.0
-_STOP_SECONDS = 10.0
+_START_SECONDS = 60.0
+_STOP_SECONDS = 30.0
 
 
 class SimProcess:

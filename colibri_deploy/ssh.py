@@ -10,14 +10,12 @@ import logging
 import random
 import select
 import socket
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import paramiko
 
@@ -30,16 +28,18 @@ from colibri_deploy.errors import (
 from colibri_deploy.interrupts import held_back
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.ssh_config import Endpoint, route
+from colibri_deploy.ssh_line import LOOK_SECONDS, Line, Silence, comes, dial, start_proxy
 from colibri_deploy.ssh_login import Secrets, log_in
 
-CONNECT_SECONDS = 10.0  # for each of: TCP, key exchange, authentication, a new channel
+CONNECT_SECONDS = 10.0  # for each of: TCP, key exchange
+LOGIN_SECONDS = 30.0  # for each of: authentication, a new channel
 STALL_SECONDS = 60.0  # how long a board may refuse to take more bytes
 PATIENCE_SECONDS = 60.0  # how long a reconnection is tried
 KEEPALIVE_SECONDS = 15.0  # how often an answer is asked for
 DEAD_SECONDS = 60.0  # a board that was silent for so long while a command runs is gone
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 5.0
-_END_SECONDS = 2.0  # how long a ProxyCommand, or a thread, may take to end
+_END_SECONDS = 2.0  # how long paramiko's thread may take to end
 _READ_BYTES = 1 << 16
 _PROHIBITED = 1  # RFC 4254, 5.1
 _LOST = (paramiko.SSHException, EOFError, OSError)  # what paramiko raises when a line is cut
@@ -108,9 +108,9 @@ class Connection:
             except ConnectionLostError as error:
                 longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** (attempt - 1))
                 wait = longest * random.uniform(0.5, 1.0)  # many who wait shall not come at once
-                if time.monotonic() + wait > deadline:
-                    if attempt == 1:
-                        raise
+                if patience_s <= 0:
+                    raise
+                if attempt > 1 and time.monotonic() + wait > deadline:
                     raise ConnectionLostError(
                         f"{error.message} (tried {attempt} times in {patience_s:g} s)",
                         details=error.details,
@@ -186,7 +186,7 @@ class Connection:
     @contextlib.contextmanager
     def _opened(self, command: str) -> Iterator[paramiko.Channel]:
         with self._typed(), self._unbroken():
-            channel = self._session.transport.open_session(timeout=CONNECT_SECONDS)
+            channel = self._session.transport.open_session(timeout=LOGIN_SECONDS)
             channel.settimeout(STALL_SECONDS)
             channel.exec_command(command)
         try:
@@ -240,18 +240,19 @@ class Connection:
     ) -> None:
         """Reads both outputs until the command has ended, or `until` is true."""
         deadline = time.monotonic() + timeout_s
+        silence = Silence(self._session.line)
         while not until():
             left = deadline - time.monotonic()
             if left <= 0:
                 raise self._late(timeout_s)
-            if self._session.silent_s > DEAD_SECONDS:
+            if silence.seconds() > DEAD_SECONDS:
                 raise ConnectionLostError(
                     f"{self.board.name} has been silent for {DEAD_SECONDS:g} s: "
                     "is it still on, and in this network?"
                 )
             out = err = b""
             with self._unbroken():
-                select.select([channel], [], [], min(left, 1.0))
+                select.select([channel], [], [], min(left, LOOK_SECONDS))
                 if channel.recv_ready():
                     out = channel.recv(_READ_BYTES)
                 elif channel.recv_stderr_ready():
@@ -337,25 +338,23 @@ class _Session:
         if before is not None:
             sock, self._wire = before.forward(server), before._wire
         elif server.proxy_command is not None:
-            sock, complaints = _start_proxy(server.proxy_command, stack)
+            sock, complaints = start_proxy(server.proxy_command, stack)
             self._wire = sock
         else:
-            sock = self._wire = _dial(server)
+            sock = self._wire = dial(server, CONNECT_SECONDS)
         stack.callback(sock.close)
-        self._line = _Line(sock)
+        self.line = Line(sock)
         with _typed(server.name, "no SSH connection to", complaints):
-            self.transport = _transport(self._line, known_hosts.key_types(server))
+            self.transport = _transport(self.line, known_hosts.key_types(server))
             stack.callback(self._end)
-            self.transport.start_client(timeout=CONNECT_SECONDS)
-            if not self.transport.initial_kex_done:  # paramiko returns then, too
+            done = threading.Event()
+            self.transport.start_client(done)
+            if not comes(done, CONNECT_SECONDS):
                 raise TimeoutError(f"nothing speaks SSH there within {CONNECT_SECONDS:g} s")
+            if not self.transport.is_active():
+                raise self.transport.get_exception() or EOFError
             known_hosts.check(server, self.transport.get_remote_server_key())
             log_in(self.transport, server, secrets)
-
-    @property
-    def silent_s(self) -> float:
-        """How long ago the server last sent anything, in seconds."""
-        return time.monotonic() - self._line.heard
 
     def cut(self) -> None:
         """Cuts the line, and takes no lock for it."""
@@ -368,7 +367,7 @@ class _Session:
         with _typed(self.server.name, "lost the connection to"):
             try:
                 return self.transport.open_channel(
-                    "direct-tcpip", place, ("127.0.0.1", 0), timeout=CONNECT_SECONDS
+                    "direct-tcpip", place, ("127.0.0.1", 0), timeout=LOGIN_SECONDS
                 )
             except paramiko.ChannelException as error:
                 raise _not_forwarded(self.server, server, error) from error
@@ -394,78 +393,18 @@ class _Session:
         threading.Thread(target=ask, daemon=True).start()
 
 
-class _Line:
-    """A socket, or what is like one, that remembers when it last received anything."""
-
-    def __init__(self, sock: socket.socket | paramiko.Channel) -> None:
-        self._sock = sock
-        self.heard = time.monotonic()
-
-    def recv(self, limit: int) -> bytes:
-        data = self._sock.recv(limit)
-        self.heard = time.monotonic()
-        return data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-
-def _transport(line: _Line, key_types: Iterable[str]) -> paramiko.Transport:
+def _transport(line: Line, key_types: Iterable[str]) -> paramiko.Transport:
     """SSH on a line; host keys of these types are asked for first."""
     transport = paramiko.Transport(line)  # type: ignore[arg-type] # it is like a socket
     transport.daemon = True
     options = transport.get_security_options()
     options.ciphers = _first(options.ciphers, ("aes128-gcm@openssh.com",))
     options.key_types = _first(options.key_types, _algorithms(key_types))
-    transport.banner_timeout = 2 * CONNECT_SECONDS  # so that the limit of start_client comes first
-    transport.auth_timeout = CONNECT_SECONDS
-    transport.channel_timeout = CONNECT_SECONDS
+    transport.banner_timeout = transport.handshake_timeout = (
+        10 * CONNECT_SECONDS
+    )  # ours comes first
+    transport.auth_timeout = LOGIN_SECONDS
     return transport
-
-
-def _dial(server: Endpoint) -> socket.socket:
-    try:
-        sock = socket.create_connection((server.host, server.port), CONNECT_SECONDS)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
-    except TimeoutError as error:
-        raise ConnectionLostError(
-            f"{server.name} does not answer within {CONNECT_SECONDS:g} s: "
-            "is it on, and in this network?"
-        ) from error
-    except socket.gaierror as error:
-        raise BoardConnectionError(
-            f"{server.name}: no address is known for {server.host}: {error.strerror}"
-        ) from error
-    except OSError as error:
-        raise ConnectionLostError(
-            f"{server.name} cannot be reached at port {server.port}: {error.strerror or error}"
-        ) from error
-
-
-def _start_proxy(command: str, stack: contextlib.ExitStack) -> tuple[socket.socket, IO[bytes]]:
-    """Runs a ProxyCommand, which ends with `stack`: the line to it, and where its stderr goes."""
-    complaints = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 # the stack does
-    ours, theirs = socket.socketpair()
-    with theirs:
-        child = subprocess.Popen(
-            ["/bin/sh", "-c", f"exec {command}"],
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            stderr=complaints,
-            start_new_session=True,  # Ctrl-C is for us to handle
-        )
-    stack.callback(_end, child)
-    return ours, complaints
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    try:
-        child.wait(_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 def _not_forwarded(

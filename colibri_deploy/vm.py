@@ -39,7 +39,7 @@ from colibri_deploy.vm_image import Image, cache_directory, find_image
 
 PREFIX = "vm:"  # of a board's name on the command line
 BOOT_SECONDS = 180.0
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 30.0
 _PORT_TRIES = 5
 
 
