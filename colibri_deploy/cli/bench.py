@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 from rich import box
 from rich.progress import Progress
 from rich.table import Table
@@ -23,6 +24,7 @@ from colibri_deploy.cli.console import stdout_console
 from colibri_deploy.cli.many import Many, Tasks, board_task, many_options
 from colibri_deploy.cli.push import deliver
 from colibri_deploy.cli.smoke import HOST, host_engine
+from colibri_deploy.detect import ISA_FEATURES
 from colibri_deploy.errors import FileMissingError
 from colibri_deploy.many import BoardRun
 from colibri_deploy.model import Model
@@ -42,6 +44,14 @@ _EMULATED = "its speed says nothing of a real one."
 _COMPARED = {"decode": "decode_tokens_per_second", "prefill": "long_tokens_per_second"}
 
 
+def _complete_level(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The ISA levels, for the shell, which does not know the board."""
+    names = dict.fromkeys(name for levels in ISA_FEATURES.values() for name in levels)
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
 @click.command()
 @boards_options
 @click.option(
@@ -57,7 +67,12 @@ _COMPARED = {"decode": "decode_tokens_per_second", "prefill": "long_tokens_per_s
     help="How many tokens to decode.  [default: 128]",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: one for each CPU]")
-@click.option("--isa", metavar="LEVEL", help="Level of the kernels.  [default: the best usable]")
+@click.option(
+    "--isa",
+    metavar="LEVEL",
+    shell_complete=_complete_level,
+    help="Level of the kernels.  [default: the best usable]",
+)
 @click.option(
     "--kv",
     type=click.Choice(["auto", "f32", "f16", "q8"]),

@@ -170,7 +170,7 @@ _OPTIONS = (
         is_flag=False,
         flag_value=_STDOUT,
         metavar="[FILE]",
-        help="Write the results as JSON; without FILE instead of what is printed else.",
+        help="Write the results as JSON; without FILE to standard output, instead of the text.",
     ),
     click.option(
         "--junit",
