@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 from synthetic import SHAPES, write_checkpoint
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -37,6 +38,17 @@ pytest_plugins = ["board_fixtures", "bochs_fixtures", "tokenizer_fixtures"]
 ROOT = Path(__file__).resolve().parent.parent
 COMPUTING = ("emulation", "golden", "kernels")
 
+
+# What a terminal, or who calls, would change in what programs print.
+for _name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):
+    os.environ.pop(_name, None)
+os.environ["LC_ALL"] = "C.UTF-8"
+
+# A machine that stands still for a moment is no slow test.
+settings.register_profile(
+    "patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 
 # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

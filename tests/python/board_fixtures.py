@@ -7,10 +7,8 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from loopback import free_port, listens, wait_until
 
 from colibri_deploy.convert import convert_checkpoint
 from colibri_deploy.process import Completed, run
@@ -99,6 +98,22 @@ def deploy(build_dir: Path, tmp_path: Path) -> Callable[..., Completed]:
 
 
 @pytest.fixture
+def at_home(client_home: Path) -> Callable[..., Completed]:
+    """`at_home(verb, *args, **env)` runs colibri-deploy in the client's home, any status."""
+
+    def run_it(verb: str, *args: str | Path, **env: str) -> Completed:
+        return run(
+            [sys.executable, "-m", "colibri_deploy", verb, *args],
+            cwd=client_home,
+            env={**os.environ, "XDG_CONFIG_HOME": "", **env},
+            check=False,
+            timeout_s=240,
+        )
+
+    return run_it
+
+
+@pytest.fixture
 def sim(root: Path, tmp_path: Path) -> Iterator[Callable[..., Place]]:
     """`sim(target, faults)` starts an emulated board; each call of one target finds its files."""
     with ExitStack() as stack:
@@ -139,8 +154,7 @@ def sshd(require_program: Callable[[str], Path], tmp_path: Path) -> Iterator[Cal
         host_keys: tuple[Path, ...] = (),
         more: str = "",
     ) -> Place:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         config = folder / "sshd_config"
         config.write_text(
             f"ListenAddress 127.0.0.1:{port}\n"
@@ -152,7 +166,7 @@ def sshd(require_program: Callable[[str], Path], tmp_path: Path) -> Iterator[Cal
         )
         words: list[str | Path] = [server, "-D", "-f", config, "-E", folder / "log"]
         children.append(subprocess.Popen(words, stdin=subprocess.DEVNULL))
-        _wait_for(port, folder / "log")
+        wait_until(lambda: listens(port), "sshd does not start")
         (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}")
         (tmp_path / "boards.yaml").write_text(
             f"boards:\n  {board}:\n    target: host\n    host: 127.0.0.1\n    port: {port}\n"
@@ -166,14 +180,3 @@ def sshd(require_program: Callable[[str], Path], tmp_path: Path) -> Iterator[Cal
     for child in children:
         child.terminate()
         child.wait()
-
-
-def _wait_for(port: int, log: Path) -> None:
-    for _ in range(100):
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except ConnectionRefusedError:
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail(f"sshd does not start: {log.read_text() if log.exists() else 'silent'}")

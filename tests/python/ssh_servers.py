@@ -11,19 +11,19 @@ from __future__ import annotations
 import getpass
 import os
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from loopback import free_port, listens, wait_until
 
 from colibri_deploy.board import Board
 from colibri_deploy.known_hosts import KnownHosts
 from colibri_deploy.process import run
+from colibri_deploy.ssh import Connection
 
 KINDS = ("openssh", "dropbear")
 PASSWORD = "correct horse"
@@ -86,18 +86,20 @@ class Server:
                     self.command, env=self.environment, stdin=subprocess.DEVNULL, stderr=log
                 )
             )
-        for _ in range(200):
-            with suppress(ConnectionRefusedError):
-                socket.create_connection(("127.0.0.1", self.port)).close()
-                return
-            time.sleep(0.02)
-        pytest.fail(f"{self.kind} does not start: {self.log}")
+        wait_until(lambda: listens(self.port), f"{self.kind} does not start")
 
     def stop(self) -> None:
         """Ends the server, not the sessions that are open."""
         child = self.children.pop()
         child.terminate()
         child.wait()
+
+
+def says(connection: Connection, command: str = "echo hello") -> str:
+    """What a command writes."""
+    answer = connection.run(command, timeout_s=100)
+    assert answer.status == 0
+    return answer.stdout.decode()
 
 
 @pytest.fixture
@@ -134,8 +136,7 @@ def ssh_server(
             (folder / "home" / ".ssh").mkdir(mode=0o700, parents=True)
             (folder / "home").chmod(0o700)
             account = user or getpass.getuser()
-            with socket.create_server(("127.0.0.1", 0)) as probe:
-                port = probe.getsockname()[1]
+            port = free_port()
             prepare = _openssh if kind == "openssh" else _dropbear
             command, public_key = prepare(folder, port, options, require_program)
             ids = f"{os.geteuid()}:{os.getegid()}"
@@ -229,10 +230,7 @@ def ssh_agent(
     child = subprocess.Popen(
         [require_program("ssh-agent"), "-D", "-a", path], stdout=subprocess.DEVNULL
     )
-    for _ in range(200):
-        if path.exists():
-            break
-        time.sleep(0.02)
+    wait_until(path.exists, "ssh-agent does not start")
     monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
 
     def hold(*keys: Path) -> None:

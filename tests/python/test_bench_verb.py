@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 from board_fixtures import Place
+from loopback import free_port
 
 from colibri_deploy.bench import Bench, earlier_benches
 from colibri_deploy.errors import EngineError, FileMissingError
@@ -92,8 +92,7 @@ def test_a_model_is_pushed_measured_and_compared_with_before(
 def test_a_rack_is_measured_as_far_as_it_answers(
     board: Place, deploy: Deploy, tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    port = free_port()
     path = tmp_path / "boards.yaml"
     path.write_text(
         f"{path.read_text()}    limits: {{threads: 1}}\n"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pty
@@ -22,20 +23,9 @@ Boards = Callable[..., Completed]
 
 
 @pytest.fixture
-def boards(client_home: Path) -> Boards:
+def boards(at_home: Callable[..., Completed]) -> Boards:
     """`boards(*words)` runs `colibri-deploy boards` in the client's home directory, any status."""
-
-    def run_it(*words: str | Path, **env: str) -> Completed:
-        command = [sys.executable, "-m", "colibri_deploy", "boards", *words]
-        return run(
-            command,
-            cwd=client_home,
-            env={**os.environ, "XDG_CONFIG_HOME": "", **env},
-            check=False,
-            timeout_s=60,
-        )
-
-    return run_it
+    return functools.partial(at_home, "boards")
 
 
 @pytest.fixture
@@ -380,6 +370,7 @@ def test_names_and_tags_complete(boards: Boards, rack: Path) -> None:
     assert completed("boards check sim:rpi-") == ["sim:rpi-cm4"]
     assert completed("push --tag o") == ["old"]
     assert completed("boards re") == ["remove"]
+    assert completed("bench --isa neon_") == ["neon_dotprod", "neon_i8mm"]
 
 
 def test_a_verb_for_one_board_refuses_several(rack: Path, client_home: Path) -> None:

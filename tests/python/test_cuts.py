@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 from cutting_client import FILLER, Command, Cut, Job
+from loopback import wait_until
 
 from colibri_deploy.process import run
 from colibri_deploy.store import BLOCK_BYTES
@@ -175,7 +176,7 @@ def check(bench: Bench, workdir: Path, number: int, new: Version | None = None) 
         assert bench.push(workdir, new) == 0
         assert current(workdir) == new.manifest
         assert list(workdir.glob("store/.*")) == []
-        assert not (workdir / "lock").exists()
+        wait_until(lambda: not (workdir / "lock").exists(), "the lock stays")
     return found
 
 

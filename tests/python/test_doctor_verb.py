@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,26 +20,16 @@ from planted_boards import plant, plant_state
 from ssh_servers import Server
 
 from colibri_deploy.checkup import CHECKS
-from colibri_deploy.process import Completed, run
+from colibri_deploy.process import Completed
 from colibri_deploy.targets import machine_arch
 
 Doctor = Callable[..., Completed]
 
 
 @pytest.fixture
-def doctor(client_home: Path) -> Doctor:
+def doctor(at_home: Callable[..., Completed]) -> Doctor:
     """`doctor(*words, **env)` runs `colibri-deploy doctor` in the client's home, any status."""
-
-    def run_it(*words: str | Path, **env: str) -> Completed:
-        return run(
-            [sys.executable, "-m", "colibri_deploy", "doctor", *words],
-            cwd=client_home,
-            env={**os.environ, "XDG_CONFIG_HOME": "", **env},
-            check=False,
-            timeout_s=60,
-        )
-
-    return run_it
+    return functools.partial(at_home, "doctor")
 
 
 @pytest.fixture
@@ -131,7 +121,7 @@ echo /dev/x 1 1 67108864 50% /
 """
 
 
-@pytest.mark.parametrize(("jobs", "meet", "tries"), [("2", True, 100), ("1", False, 3)])
+@pytest.mark.parametrize(("jobs", "meet", "tries"), [("2", True, 300), ("1", False, 3)])
 def test_boards_are_examined_side_by_side(
     jobs: str,
     meet: bool,
@@ -181,11 +171,11 @@ def test_a_board_that_is_gone_does_not_hide_the_others(
 def test_a_board_that_takes_too_long_is_given_up(
     doctor: Doctor, rack: Callable[[dict[str, str]], None]
 ) -> None:
-    rack({"bin/df": "#!/bin/sh\nexec sleep 30\n"})
+    rack({"bin/df": "#!/bin/sh\nexec sleep 100\n"})
     begun = time.monotonic()
     done = doctor("--board", "desk-pi", "--timeout", "1", "--json")
     assert (done.status, done.stderr) == (46, "error: desk-pi takes longer than 1 s\n")
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 90
     (board,) = json.loads(done.stdout)["boards"]
     assert (board["outcome"], board["steps"][-1]["outcome"]) == ("failed", "failed")
 

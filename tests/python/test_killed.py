@@ -43,9 +43,11 @@ def test_ten_kills_at_random_moments_leave_no_model(
             time.sleep(0.001)
         return process
 
-    process, started = start(), time.monotonic()
-    assert process.wait() == 0
-    seconds = time.monotonic() - started
+    seconds = float("inf")
+    for _ in range(2):  # one of them this machine may have slept through
+        process, started = start(), time.monotonic()
+        assert process.wait() == 0
+        seconds = min(seconds, time.monotonic() - started)
     whole = (destination / "model.bin").read_bytes()
     shutil.rmtree(destination)
     moments = random.Random(6)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from board_fixtures import Place, report_of
+from loopback import commands_end
 
 from colibri_deploy import push as push_module
 from colibri_deploy import upload
@@ -65,11 +65,10 @@ def in_store(place: Place) -> int:
 
 def settled(place: Place) -> int:
     """The same, once the commands of a cut connection have ended."""
-    seen = [-1]
-    while len(seen) < 3 or len({*seen[-3:]}) > 1:
-        seen.append(in_store(place))
-        time.sleep(0.05)
-    return seen[-1]
+    home = place.root.parents[2]
+    assert home.name == "home"
+    commands_end(home)
+    return in_store(place)
 
 
 def runs(place: Place) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from board_fixtures import report_of
+from loopback import wait_until
 
 from colibri_deploy.errors import AuthenticationError, BoardConnectionError
 from colibri_deploy.process import Completed, run
@@ -42,7 +43,7 @@ def board(root: Path, tmp_path: Path) -> Iterator[Board]:
 def ask(board: SimBoard, command: str, stdin: tuple[bytes, ...] = ()) -> Answer:
     """Runs a command on a board."""
     with connected(board) as connection:
-        return connection.run(command, stdin, timeout_s=20)
+        return connection.run(command, stdin, timeout_s=100)
 
 
 @contextmanager
@@ -66,7 +67,7 @@ def test_outputs_input_and_status_come_through(board: Board) -> None:
 def test_commands_run_side_by_side_on_one_connection(board: Board) -> None:
     with connected(board("host")) as connection:
         for number in range(20):
-            assert connection.run(f"exit {number}", timeout_s=20).status == number
+            assert connection.run(f"exit {number}", timeout_s=100).status == number
 
 
 def test_the_environment_is_the_boards_own(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +114,9 @@ def test_nothing_is_left_running(root: Path, tmp_path: Path) -> None:
     with SimBoard(kind, tmp_path / "host") as host, connected(host) as connection:
         with pytest.raises(BoardConnectionError, match=r"a command takes longer than 0\.5 s"):
             connection.run("echo $$ >pid; exec sleep 1000", timeout_s=0.5)
-        child = int((host.home / "pid").read_text())
+        pid = host.home / "pid"
+        wait_until(lambda: pid.exists() and pid.read_text(), "the command does not begin")
+        child = int(pid.read_text())
         os.kill(child, 0)
         keys = Path(str(host.known_hosts.path)).parent
     with pytest.raises(ProcessLookupError):
@@ -141,7 +144,7 @@ def test_a_push_over_a_line_with_a_latency_and_a_bandwidth(
 ) -> None:
     with connected(board("host", latency_ms=200)) as connection:
         started = time.monotonic()
-        assert connection.run("cat", (b"x",), timeout_s=20).stdout == b"x"
+        assert connection.run("cat", (b"x",), timeout_s=100).stdout == b"x"
         assert time.monotonic() - started > 0.4  # a channel is opened, a command runs
     record = pushed("sim:host,latency_ms=40,mb_per_s=0.5")
     assert record["board"] == "sim:host,latency_ms=40,mb_per_s=0.5"
@@ -194,7 +197,7 @@ def test_sftp_is_there_or_not_and_a_push_needs_none(
         known = f"UserKnownHostsFile={sim.known_hosts.path}"
         options = ("-F", "none", "-i", str(sim.board.key), "-o", known, "-P", str(sim.board.port))
         command = f"echo ls -1 | {program} -b - {' '.join(options)} colibri@127.0.0.1"
-        return run(["sh", "-c", command], check=False, timeout_s=30)
+        return run(["sh", "-c", command], check=False, timeout_s=100)
 
     with_it = list_home(board("host"))
     assert (with_it.status, with_it.stdout.splitlines()[-1]) == (0, "mine"), with_it.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from board_fixtures import Place
+from loopback import free_port
 
 from colibri_deploy import ssh
 from colibri_deploy.board import parse_address
@@ -113,8 +114,7 @@ def test_the_known_type_of_key_is_asked_for(
 
 
 def test_a_board_that_is_not_there(deploy: Deploy) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     done = deploy("push", "--host", f"user@127.0.0.1:{port}", "--target", "host")
     assert done.status == 29
     assert done.stderr == (

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from cable import Cable
+from loopback import commands_end, wait_until
 from ssh_servers import KINDS, NewKey, Server
 
 from colibri_deploy import push as push_module
@@ -106,13 +106,16 @@ class Desk:
 
         def happens(step: Step) -> None:
             if left and step.what == "sending model.bin" and step.counted >= n_bytes:
-                while not any(path.stat().st_size for path in self.root.glob("store/.*.partial")):
-                    time.sleep(0.01)
+                wait_until(self.has_begun, "nothing arrives")
                 if at_last:
                     self.cable.admits = 0
                 self.cable.cut(left.pop())
 
         return Shown(happens=happens)
+
+    def has_begun(self) -> bool:
+        """Whether some of a file has arrived."""
+        return any(path.stat().st_size for path in self.root.glob("store/.*.partial"))
 
     def check(self) -> None:
         """What was pushed is there, and nothing else."""
@@ -122,11 +125,8 @@ class Desk:
         assert (current / "model.bin").read_bytes() == model
         assert run([current / "colibri", "--version"]).stdout.startswith("colibri ")
         assert [*self.root.glob("store/.*")] == []
-        for _ in range(100):  # the board may not have seen yet that the client has gone
-            if not (self.root / "lock").exists():
-                return
-            time.sleep(0.05)
-        pytest.fail("the lock is still there")
+        # The board may not have seen yet that the client has gone.
+        wait_until(lambda: not (self.root / "lock").exists(), "the lock is still there")
 
 
 @pytest.fixture
@@ -164,14 +164,14 @@ def three_connections(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             lanes.append(self)
-            while len(lanes) == 2 and not all(lane.has_sent for lane in lanes):
-                time.sleep(0.01)
+            if len(lanes) == 2:
+                wait_until(lambda: all(lane.has_sent for lane in lanes), "they do not send")
 
     class PairedSender(Sender):
         def wait(self) -> None:
             super().wait()
             with suppress(threading.BrokenBarrierError):
-                begin.wait(20)
+                begin.wait(100)
             begin.abort()  # after the first two nobody waits
 
     monkeypatch.setattr(push_module, "n_connections", lambda size, *_: 3 if size > BLOCK else 1)
@@ -233,18 +233,16 @@ def test_a_line_that_stays_away_ends_the_push_and_the_next_one_goes_on(
 
 def there(desk: Desk) -> int:
     """How many bytes of the model are on the board, once the commands there have ended."""
-    seen = [-1]
+    commands_end(desk.server.home)
     item = Item.read("model.bin", desk.model / "model.bin")
     known = KnownHosts(desk.known_hosts)
     board = replace(desk.board, port=desk.server.port)
     desk.known_hosts.write_text(desk.known_hosts.read_text() + desk.server.known_hosts_line)
     with Connection.open(board, known) as connection:
-        while len(seen) < 4 or len({*seen[-3:]}) > 1:
-            stored = Store(BoardShell(connection)).look([item])[1][item.sha256]
-            seen.append(item.bytes - stored.left(item.bytes))
-            time.sleep(0.05)
-    assert 0 < seen[-1] < item.bytes
-    return seen[-1]
+        stored = Store(BoardShell(connection)).look([item])[1][item.sha256]
+    n_bytes = item.bytes - stored.left(item.bytes)
+    assert 0 < n_bytes < item.bytes
+    return n_bytes
 
 
 @pytest.mark.usefixtures("three_connections")
