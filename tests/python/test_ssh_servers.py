@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from board_fixtures import Place
 from loopback import free_port, wait_until
 from ssh_servers import KINDS, NewKey, Server, says
 
@@ -321,6 +324,41 @@ def test_a_board_that_falls_silent_is_noticed_and_a_busy_one_is_not(
                 connection.run("echo $PPID >pid; kill -STOP $PPID; sleep 100", timeout_s=90)
         finally:
             os.kill(int((board.home / "pid").read_text()), signal.SIGKILL)
+
+
+CLIENT = """
+import os
+from pathlib import Path
+from colibri_deploy import ssh, ssh_line
+from colibri_deploy.board import load_boards
+from colibri_deploy.known_hosts import KnownHosts
+
+ssh.KEEPALIVE_SECONDS = ssh.LOOK_SECONDS = ssh_line.LOOK_SECONDS = 0.1
+ssh.DEAD_SECONDS = 2.0
+board = load_boards([Path("boards.yaml")])["desk"]
+with ssh.Connection.open(board, KnownHosts(Path("known_hosts"))) as connection:
+    sinks = ssh.Sinks(lambda data: os.write(1, data), lambda data: os.write(2, data))
+    connection.stream("echo $PPID; sleep 6; echo done", b"", sinks, timeout_s=100)
+"""
+
+
+def test_a_machine_that_stood_still_does_not_take_the_board_for_dead(
+    sshd: Callable[..., Place], tmp_path: Path
+) -> None:
+    """Nor where the board needs a moment longer, as here, where it is on the same machine."""
+    sshd("desk")
+    command = [sys.executable, "-c", CLIENT]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        server = int(child.stdout.readline())
+        for process in (server, child.pid):
+            os.kill(process, signal.SIGSTOP)
+        time.sleep(3.5)
+        child.send_signal(signal.SIGCONT)
+        time.sleep(0.2)
+        os.kill(server, signal.SIGCONT)
+        assert child.stdout.read() == b"done\n"
+    assert child.returncode == 0
 
 
 def test_a_server_that_knows_only_old_key_exchanges_is_named(
