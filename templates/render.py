@@ -33,7 +33,8 @@ def _facts(level: str) -> dict[str, Any]:
     abreast: whether half as many go over two tiles of floats, where no more are left; tiles: how
     many one token walks side by side; prefetch: about how many bytes ahead of its loads one token
     asks for weights, 0: never; halves: the type of the sums where tokens walk half a tile at a
-    time, for each type of weights; many: the same where twice as many tokens do, besides; whole:
+    time, for each type of weights; many: the same where twice as many tokens do, besides; running:
+    whether addresses run along with the columns of tokens, not computed for each block; whole:
     whether one token takes whole blocks, not lines; widen: whether floats are widened once for all
     tokens, since that takes long; ops: which operations it has, all but the cold ones if it does
     not say.
