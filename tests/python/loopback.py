@@ -17,7 +17,9 @@ import pytest
 def free_port() -> int:
     """A port of loopback on which nobody listens; the kernel gives it to no connection."""
     given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    for port in random.SystemRandom().sample(range(10_000, int(given[0])), 100):
+    first, last = map(int, given)
+    others: list[int] = [*range(10_000, first), *range(last + 1, 65_536)]
+    for port in random.SystemRandom().sample(others, len(others)):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     pytest.fail("no port is free")
