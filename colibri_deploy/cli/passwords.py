@@ -4,8 +4,13 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import os
 import sys
+import termios
+from collections.abc import Iterator
 
 import click
 
@@ -32,8 +37,20 @@ def _prompt(wanted: str) -> str | None:
     """Asks without an echo; None where nobody sits at a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    with hidden_bars():
+    with hidden_bars(), _echo_comes_back():
         answer: str = click.prompt(
             wanted, hide_input=True, err=True, default="", show_default=False
         )
     return answer or None
+
+
+@contextlib.contextmanager
+def _echo_comes_back() -> Iterator[None]:
+    """However the program ends: it does not wait for a thread that asks."""
+    before = termios.tcgetattr(sys.stdin)
+    restore = functools.partial(termios.tcsetattr, sys.stdin, termios.TCSAFLUSH, before)
+    atexit.register(restore)
+    try:
+        yield
+    finally:
+        atexit.unregister(restore)

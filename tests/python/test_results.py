@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -355,6 +356,37 @@ def test_a_person_is_asked_for_a_password_while_a_bar_is_shown(
     assert PASSWORD not in shown
     assert "is current" in shown
     assert (server.home / ".local/share/colibri/current/colibri").is_file()
+
+
+def test_a_terminal_echoes_again_when_ctrl_c_ends_the_question_for_a_password(
+    ssh_server: Callable[..., Server], client_home: Path
+) -> None:
+    server = ssh_server("openssh")
+    (client_home / ".ssh" / "known_hosts").write_text(server.known_hosts_line)
+    command = ["setsid", "--ctty", "--wait", sys.executable, "-m", "colibri_deploy", "push"]
+    command += ["--host", f"{server.user}@127.0.0.1:{server.port}", "--target", "host"]
+    near, far = pty.openpty()
+    before = termios.tcgetattr(far)
+
+    def read_to(end: str) -> None:
+        shown = ""
+        while end not in shown:
+            assert select.select([near], [], [], 100)[0], shown
+            shown += os.read(near, 4096).decode(errors="replace")
+
+    with subprocess.Popen(command, stdin=far, stdout=far, stderr=far, cwd=client_home) as child:
+        try:
+            read_to("password of")
+            assert not termios.tcgetattr(far)[3] & termios.ECHO
+            os.write(near, b"\x03")
+            read_to("Ctrl-C again leaves at once")
+            os.write(near, b"\x03")
+            child.wait(100)
+        finally:
+            child.kill()
+    assert termios.tcgetattr(far) == before
+    os.close(near)
+    os.close(far)
 
 
 # The structure, and the threads ----------------------------------------------------------------
