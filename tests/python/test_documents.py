@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -50,14 +51,16 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 
 
 @every_page
-def test_verbs_have_the_options_that_are_named(page: Path) -> None:
+def test_verbs_and_their_options_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for words in re.findall(r"colibri-deploy((?: +[^\s`|;&#()]+)+)", text):
         command: click.Command = cli
         options = {"-h", "--help"}
-        for word in words.split():
+        for before, word in itertools.pairwise(["", *words.split()]):
             if isinstance(command, click.Group) and word in command.commands:
                 command = command.commands[word]
+            elif isinstance(command, click.Group):
+                assert "-" in (before[:1], word[:1]), f"colibri-deploy{words}"
             options |= {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
             if word.startswith("-") and word != "-":
                 assert word.partition("=")[0].rstrip(".,:") in options, f"colibri-deploy{words}"
