@@ -400,9 +400,8 @@ def _transport(line: Line, key_types: Iterable[str]) -> paramiko.Transport:
     options = transport.get_security_options()
     options.ciphers = _first(options.ciphers, ("aes128-gcm@openssh.com",))
     options.key_types = _first(options.key_types, _algorithms(key_types))
-    transport.banner_timeout = transport.handshake_timeout = (
-        10 * CONNECT_SECONDS
-    )  # ours comes first
+    ours_first = 10 * CONNECT_SECONDS
+    transport.banner_timeout = transport.handshake_timeout = ours_first
     transport.auth_timeout = LOGIN_SECONDS
     return transport
 
