@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Colibri authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while a library is at work that cannot bear an exception at any moment."""
+"""Ctrl-C where an exception must not come at any moment."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def held_back(hurry: Callable[[], None]) -> Iterator[None]:
+def held_back(hurry: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Keeps Ctrl-C out of a block: KeyboardInterrupt is raised at its end.
 
-    `hurry` is called at once, as a signal handler: it makes the block end, and takes no lock.
+    `hurry` is called at once, as a signal handler: it makes a long block end, and takes no lock.
     In other threads than the main one, and where the program handles SIGINT itself, nothing is
     changed.
     """

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from colibri_deploy.errors import ColibriDeployError, DeadlineError
+from colibri_deploy.interrupts import held_back
 from colibri_deploy.results import BoardResult, Step
 from colibri_deploy.ssh import Connection
 
@@ -168,16 +169,18 @@ def run_all(
     try:
         while waiting or active:
             while waiting and len(active) < jobs:
-                run, do = waiting.popleft()
-                active.append(run)
-                threading.Thread(target=execute, args=(run, do), daemon=True).start()
+                with held_back():  # what is active has begun, and will end
+                    run, do = waiting.popleft()
+                    active.append(run)
+                    threading.Thread(target=execute, args=(run, do), daemon=True).start()
             for run in active:
                 _stop_if_late(run, timeout_s)
             try:
-                run = ended.get(timeout=_LOOK_SECONDS)
+                with held_back():  # what has ended is not active
+                    run = ended.get(timeout=_LOOK_SECONDS)
+                    active.remove(run)
             except queue.Empty:
                 continue
-            active.remove(run)
             result = run.result()
             on_end(result)
             if run.crash is not None or (fail_fast and result.outcome == "failed"):

@@ -271,7 +271,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection."""
-        with held_back(lambda: None):  # it is short
+        with held_back():
             self._stack.close()
 
     def abort(self) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pty
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -485,6 +487,47 @@ def test_an_error_that_nobody_knows_is_not_hidden() -> None:
 
     with pytest.raises(ZeroDivisionError):
         run_tasks([work])
+
+
+def test_ctrl_c_at_any_moment_waits_for_no_board_that_has_ended() -> None:
+    """It is pressed at each line of `run_all` in turn."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("a board is waited for that has ended")
+
+    def run_and_press(at: int) -> bool:
+        """Whether the line was reached."""
+        left = at
+
+        def on_line(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if event == "line":
+                left -= 1
+                if left == 0:
+                    signal.raise_signal(signal.SIGINT)
+            return on_line
+
+        def on_call(frame: FrameType, event: str, _: object) -> Any:
+            return on_line if frame.f_code is run_all.__code__ else None
+
+        with contextlib.suppress(KeyboardInterrupt):  # where the boards are not begun, or done
+            sys.settrace(on_call)
+            try:
+                run_tasks([lambda one: None] * 2, jobs=2)
+            finally:
+                sys.settrace(None)
+        return left <= 0
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        for at in itertools.count(1):
+            signal.alarm(60)
+            if not run_and_press(at):
+                break
+        assert at > 15
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_work_that_was_stopped_ends_at_its_next_step() -> None:
