@@ -9,12 +9,12 @@
 // Fewer tokens go to one expert by chance.
 enum { COLLAPSE_TOKENS = 8 };
 
-static void router_item(void *context, int tile, int worker)
+static void router_span(void *context, int tile, int tiles, int worker)
 {
     struct clb_step *st = context;
     struct clb_state *s = st->s;
-    clb_step_multiply_tiles(st, worker, &s->model->router, st->routed_layer, 0, tile, 1, &s->h, 0,
-                            st->n, s->router_logits + tile * CLB_TILE_ROWS, s->router_stride);
+    clb_step_multiply_tiles(st, worker, &s->model->router, st->routed_layer, 0, tile, tiles, &s->h,
+                            0, st->n, s->router_logits + tile * CLB_TILE_ROWS, s->router_stride);
 }
 
 static void shared_router_item(void *context, int item, int worker)
@@ -246,7 +246,7 @@ static int route(struct clb_step *st, colibri_error *error)
     const struct colibri_model *m = s->model;
     const struct clb_config *c = &m->config;
     struct clb_routes *r = &s->routes;
-    clb_step_run(st, CLB_ROUTER, m->router.n_tiles, router_item);
+    clb_step_run_spans(st, CLB_ROUTER, m->router.n_tiles, router_span);
     for (int t = 0; t < st->n; t++) {
         const float *correction = m->router_correction.data
                                       ? clb_vector_item(&m->router_correction, st->routed_layer, 0)
