@@ -48,7 +48,7 @@ class TrustedKey:
 
     @property
     def fingerprint(self) -> str:
-        """As ssh-keygen prints it, "SHA256:...", or minisign, 16 hex digits."""
+        """As ssh-keygen prints it, "SHA256:...", or minisign, always 16 hex digits."""
         if self.kind == "minisign":
             number = base64.b64decode(self.text)[2:10]
             return f"minisign:{int.from_bytes(number, 'little'):016X}"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from release_fixtures import NewSigner
 
 from colibri_deploy.errors import SignatureError, ToolchainError
 from colibri_deploy.process import run
-from colibri_deploy.release.signature import NAMESPACE, read_keys, sign, verify
+from colibri_deploy.release.signature import NAMESPACE, TrustedKey, read_keys, sign, verify
 
 KINDS = ("ed25519", "ecdsa", "rsa", "minisign")
 
@@ -28,7 +29,7 @@ def test_what_the_programs_believe_is_believed_here(
     if kind == "minisign":
         run(["minisign", "-V", "-p", public, "-m", path, "-x", signature])
         shown = public.read_text().split()[5]  # untrusted comment: minisign public key NUMBER
-        fingerprint = f"minisign:{shown}"
+        fingerprint = f"minisign:{shown.zfill(16)}"  # old ones leave out zeros
     else:
         (tmp_path / "allowed").write_text(f"me@example.org {public.read_text()}")
         words = ["-I", "me@example.org", "-n", NAMESPACE, "-s", str(signature)]
@@ -37,6 +38,12 @@ def test_what_the_programs_believe_is_believed_here(
             subprocess.run(command, stdin=content, check=True)
         fingerprint = run(["ssh-keygen", "-lf", public]).stdout.split()[1]
     assert verify(path, path.read_bytes(), read_keys(public)).fingerprint == fingerprint
+
+
+def test_the_number_of_a_minisign_key_has_16_digits() -> None:
+    number = bytes.fromhex("0123456789abcd0e")  # little-endian
+    text = base64.b64encode(b"Ed" + number + bytes(32)).decode()
+    assert TrustedKey("minisign", text).fingerprint == "minisign:0ECDAB8967452301"
 
 
 @pytest.mark.parametrize("kind", KINDS)
